@@ -65,7 +65,7 @@ def _lift_defs(schema: Json) -> Json:
     defs: Json = {}
     for name, inner in schema["properties"].items():
         if isinstance(inner, dict) and "$defs" in inner:
-            defs.update(inner["$defs"])  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            defs.update(inner["$defs"])  # pyright: ignore[reportUnknownArgumentType]
             inner = {key: value for key, value in inner.items() if key != "$defs"}  # pyright: ignore[reportUnknownVariableType]
         properties[name] = inner
     return {**schema, "properties": properties, **({"$defs": defs} if defs else {})}

@@ -173,9 +173,10 @@ class Store(Protocol):
     async def aclose(self) -> None: ...
 
     async def create(self, info: SessionInfo, facts: Sequence[Draft], at_ms: int) -> None:
-        """Create a session with its first facts at epoch 0: the one append without a lease.
+        """Create a session with its first facts: the one append without a lease.
 
-        seq goes on at `info.parent_seq` + 1, or 1. Raises ConflictError if the id exists.
+        They are of epoch `info.epoch`: 0, or a fork's the one its parent had at `info.parent_seq`. seq goes on at
+        `info.parent_seq` + 1, or 1. Raises ConflictError if the id exists.
         """
         ...
 

@@ -38,7 +38,7 @@ def check_schema(schema: Json) -> str | None:
     return None
 
 
-def problems(schema: Json, value: object) -> list[str]:
+def problems(schema: Json, value: Any) -> list[str]:
     """Return what is wrong with `value`, one sentence each, the place first; empty if it fits."""
     found: list[str] = []
     for error in _validator(canonical(schema)).iter_errors(value):

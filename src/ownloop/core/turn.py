@@ -44,29 +44,25 @@ class _OpenBlock:
         self.problem: str | None = None
 
     def build(self, interrupted: str | None) -> AssistantBlock:
-        """Return the block as it goes into the fact; a call that never ended is `interrupted`."""
+        """Return the block as it goes into the fact; `interrupted` says why a call may be incomplete."""
         text = "".join(self.pieces)
-        match self.type:
-            case "text":
-                return TextBlock(text, self.raw)
-            case "thinking":
-                return ThinkingBlock(text, self.raw)
-            case "provider":
-                return ProviderBlock(self.raw or {})
-            case "tool_call":
-                problem = self.problem or (None if self.ended else interrupted)
-                input, broken = ({}, problem) if problem else parse_arguments(text)
-                if broken is not None and interrupted is not None:
-                    broken = interrupted
-                return ToolCallBlock(
-                    self.call_id,
-                    self.name,
-                    input,
-                    provider_id=self.provider_id,
-                    arguments=None if dumps(input) == text else text,
-                    problem=broken,
-                    raw=self.raw,
-                )
+        if self.type == "text":
+            return TextBlock(text, self.raw)
+        if self.type == "thinking":
+            return ThinkingBlock(text, self.raw)
+        if self.type == "provider":
+            return ProviderBlock(self.raw or {})
+        input, problem = ({}, self.problem) if self.problem else parse_arguments(text)
+        return ToolCallBlock(
+            self.call_id,
+            self.name,
+            input,
+            provider_id=self.provider_id,
+            arguments=None if dumps(input) == text else text,
+            # Of a response that was cut, a call that does not parse is one that was cut.
+            problem=interrupted if problem and interrupted else problem,
+            raw=self.raw,
+        )
 
 
 def parse_arguments(text: str) -> tuple[Json, str | None]:
@@ -95,7 +91,8 @@ def _refuse(word: str) -> float:
 
 
 def _json_type(value: object) -> str:
-    return {list: "array", str: "string", bool: "boolean"}.get(type(value), "number")
+    names: dict[type, str] = {list: "array", str: "string", bool: "boolean"}
+    return names.get(type(value), "number")
 
 
 class TurnBuilder:

@@ -7,7 +7,7 @@ nobody gave is unknown (None), not zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from ownloop.core.messages import Json
 
@@ -30,15 +30,18 @@ class Usage:
         def plus(a: int | None, b: int | None) -> int | None:
             return b if a is None else a if b is None else a + b
 
-        return Usage(**{name: plus(getattr(self, name), getattr(other, name)) for name in _BUCKETS})
+        return Usage(
+            plus(self.input, other.input),
+            plus(self.cache_read, other.cache_read),
+            plus(self.cache_write, other.cache_write),
+            plus(self.output, other.output),
+            plus(self.reasoning, other.reasoning),
+        )
 
     @property
     def total(self) -> int:
         """All tokens read and written, as far as known: what a token budget counts."""
         return (self.input or 0) + (self.cache_read or 0) + (self.cache_write or 0) + (self.output or 0)
-
-
-_BUCKETS = tuple(f.name for f in fields(Usage) if f.name != "raw")
 
 
 def merge_counts(known: Json, news: Mapping[str, object]) -> Json:

@@ -1,0 +1,103 @@
+"""Fork: a new session whose reads follow its parent's prefix (RUN-MACHINE §5). Pure.
+
+Nothing that the copied prefix promised may happen by itself in the child: what had started ends unknown, and every other
+unsettled call is asked about anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ownloop.core import results
+from ownloop.core.codec import digest
+from ownloop.core.events import (
+    CallsPrepared,
+    CancelRequested,
+    Draft,
+    InputWithdrawn,
+    InteractionRequested,
+    PreparedCall,
+    ResponseEnded,
+    RunEnded,
+    SessionStarted,
+    ToolEnded,
+)
+from ownloop.core.interactions import answer_schema
+from ownloop.core.run import NEVER_STARTED, CallState, RunState, withdraw
+from ownloop.core.session import SessionState, advance
+
+
+def fork_facts(
+    state: SessionState, started: SessionStarted, new_id: Callable[[str], str], at_ms: int, *, go_on: bool = False
+) -> tuple[Draft, ...]:
+    """Return the first facts of a session that goes on from `state` (the fold of the shared prefix).
+
+    `go_on` keeps a live run without open requests alive (regenerate); else it ends cancelled.
+    """
+    facts: list[Draft] = []
+    trial = state
+
+    def record(*drafts: Draft) -> None:
+        nonlocal trial
+        trial = advance(trial, drafts, at_ms, trial.epoch)
+        facts.extend(drafts)
+
+    record(Draft(None, started))
+    record(*(Draft(None, InputWithdrawn(w.input_id, started.principal)) for w in state.inputs.values() if not w.bound))
+    live = sorted((run for run in state.runs.values() if run.live), key=lambda run: -run.depth)
+    for run in live:
+        record(*_close_run(trial, trial.runs[run.run_id], new_id, go_on))
+    record(*(withdraw(request) for request in trial.requests.values() if request.run_id is None))
+    return tuple(facts)
+
+
+def _close_run(state: SessionState, run: RunState, new_id: Callable[[str], str], go_on: bool) -> list[Draft]:
+    facts: list[Draft] = []
+    if run.stream is not None:
+        facts.append(Draft(run.run_id, ResponseEnded(run.turn, "abandoned")))
+    facts += [withdraw(request) for request in state.requests.values() if request.run_id == run.run_id]
+    asked = False
+    if run.is_root and run.cancel is None:
+        for call in run.calls.values():
+            if call.phase in ("proposed", "prepared", "asked", "approved") and call.block.problem is None:
+                facts += _ask_again(run, call, new_id)
+                asked = True
+    for call in run.calls.values():
+        if call.phase != "settled" and call.phase not in NEVER_STARTED:
+            ended = ToolEnded(call.call_id, call.attempt, "unknown", results.text(results.UNKNOWN))
+            facts.append(Draft(run.run_id, ended))
+    if asked or (go_on and run.is_root and run.cancel is None):
+        return facts
+    if run.cancel is None:
+        facts.append(Draft(run.run_id, CancelRequested("forked")))
+    not_run = [c for c in run.calls.values() if c.phase in NEVER_STARTED]
+    facts += [Draft(run.run_id, ToolEnded(c.call_id, 0, "not_run", results.text(results.NOT_RUN))) for c in not_run]
+    outcome = "failed" if run.cancel is not None and run.cancel.error else "cancelled"
+    facts.append(Draft(run.run_id, RunEnded(outcome, usage=run.usage, cost=run.cost)))
+    return facts
+
+
+def _ask_again(run: RunState, call: CallState, new_id: Callable[[str], str]) -> list[Draft]:
+    known = call.prepared
+    prepared = PreparedCall(
+        call.call_id,
+        "ask",
+        "forked",
+        digest(call.input),
+        known.tool_digest if known else "",
+        call.input if call.input != call.block.input else None,
+    )
+    data = {"tool": call.name, "input": call.input, "call_id": call.call_id}
+    request = InteractionRequested(
+        new_id("req"),
+        "approval",
+        data,
+        answer_schema("approval"),
+        call_id=call.call_id,
+        input_digest=prepared.input_digest,
+        tool_digest=prepared.tool_digest,
+    )
+    return [
+        Draft(run.run_id, CallsPrepared(run.turn, (prepared,))),
+        Draft(run.run_id, request),
+    ]
