@@ -68,6 +68,8 @@ class Limits:
     """A three-method Backend that ends with `other` and no calls is asked again."""
     grace_ms: int = 10_000
     """How long a cancelled tool may take to confirm."""
+    retry_interrupted: bool = False
+    """Ask again for a response that broke off after something was shown, behind an `abandoned` fact; else the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ class InputAccepted:
     blocks: tuple[TextBlock | BlobBlock, ...]
     principal: str = "local"
     idem_key: str | None = None
+    type: str = "message"
+    """Another type, and `data`, go verbatim to a foreign agent."""
+    data: Any = None
     kind: ClassVar[str] = "input_accepted"
     v: ClassVar[int] = 1
 

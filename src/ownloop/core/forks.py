@@ -23,7 +23,7 @@ from ownloop.core.events import (
     ToolEnded,
 )
 from ownloop.core.interactions import answer_schema
-from ownloop.core.run import NEVER_STARTED, CallState, RunState, withdraw
+from ownloop.core.run import REFUSED, CallState, RequestState, RunState, withdraw
 from ownloop.core.session import SessionState, advance
 
 
@@ -56,29 +56,42 @@ def _close_run(state: SessionState, run: RunState, new_id: Callable[[str], str],
     if run.stream is not None:
         facts.append(Draft(run.run_id, ResponseEnded(run.turn, "abandoned")))
     facts += [withdraw(request) for request in state.requests.values() if request.run_id == run.run_id]
-    asked = False
+    unsettled = [call for call in run.calls.values() if call.phase != "settled"]
+    never_started = [call for call in unsettled if call.attempt == 0]
+    facts += [
+        Draft(run.run_id, ToolEnded(call.call_id, call.attempt, "unknown", results.text(results.UNKNOWN)))
+        for call in unsettled
+        if call.attempt > 0
+    ]
+    goes_on = go_on
     if run.is_root and run.cancel is None:
-        for call in run.calls.values():
-            if call.phase in ("proposed", "prepared", "asked", "approved") and call.block.problem is None:
-                facts += _ask_again(run, call, new_id)
-                asked = True
-    for call in run.calls.values():
-        if call.phase != "settled" and call.phase not in NEVER_STARTED:
-            ended = ToolEnded(call.call_id, call.attempt, "unknown", results.text(results.UNKNOWN))
-            facts.append(Draft(run.run_id, ended))
-    if asked or (go_on and run.is_root and run.cancel is None):
-        return facts
+        for call in filter(_undecided, never_started):
+            facts += _ask_again(run, call, state.requests.get(call.request_id or ""), new_id)
+            goes_on = True
+        if goes_on:
+            return facts
     if run.cancel is None:
         facts.append(Draft(run.run_id, CancelRequested("forked")))
-    not_run = [c for c in run.calls.values() if c.phase in NEVER_STARTED]
-    facts += [Draft(run.run_id, ToolEnded(c.call_id, 0, "not_run", results.text(results.NOT_RUN))) for c in not_run]
+    facts += [
+        Draft(run.run_id, ToolEnded(call.call_id, 0, "not_run", results.text(results.NOT_RUN))) for call in never_started
+    ]
     outcome = "failed" if run.cancel is not None and run.cancel.error else "cancelled"
     facts.append(Draft(run.run_id, RunEnded(outcome, usage=run.usage, cost=run.cost)))
     return facts
 
 
-def _ask_again(run: RunState, call: CallState, new_id: Callable[[str], str]) -> list[Draft]:
+def _undecided(call: CallState) -> bool:
+    """Whether it could still be started, or its question answered; what was refused is only to be told to the model."""
+    if call.phase == "prepared":
+        return call.prepared is not None and call.prepared.verdict not in REFUSED
+    return call.phase in ("asked", "approved") or (call.phase == "proposed" and call.block.problem is None)
+
+
+def _ask_again(run: RunState, call: CallState, asked: RequestState | None, new_id: Callable[[str], str]) -> list[Draft]:
     known = call.prepared
+    purpose = known.purpose if known else "approval"
+    if purpose == "question" and asked is None:
+        return []  # its words are the tool's own: the next owner prepares it again, and asks
     prepared = PreparedCall(
         call.call_id,
         "ask",
@@ -86,18 +99,17 @@ def _ask_again(run: RunState, call: CallState, new_id: Callable[[str], str]) -> 
         digest(call.input),
         known.tool_digest if known else "",
         call.input if call.input != call.block.input else None,
+        purpose=purpose,
     )
-    data = {"tool": call.name, "input": call.input, "call_id": call.call_id}
     request = InteractionRequested(
         new_id("req"),
-        "approval",
-        data,
-        answer_schema("approval"),
-        call_id=call.call_id,
-        input_digest=prepared.input_digest,
-        tool_digest=prepared.tool_digest,
+        purpose,
+        asked.data if asked else {"tool": call.name, "input": call.input, "call_id": call.call_id},
+        asked.schema if asked else answer_schema(purpose),
+        asked.type if asked else "",
+        call.call_id,
+        prepared.input_digest,
+        prepared.tool_digest,
+        asked.assignee if asked else None,
     )
-    return [
-        Draft(run.run_id, CallsPrepared(run.turn, (prepared,))),
-        Draft(run.run_id, request),
-    ]
+    return [Draft(run.run_id, CallsPrepared(run.turn, (prepared,))), Draft(run.run_id, request)]

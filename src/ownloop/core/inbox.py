@@ -28,6 +28,9 @@ class Input:
     deny_open: bool = False
     """Refuse the open approvals, with this text as the reason."""
     reject_busy: bool = False
+    type: str = "message"
+    """Another type, and `data`, go verbatim to a foreign agent."""
+    data: Any = None
     kind: ClassVar[str] = "input"
 
 

@@ -7,7 +7,7 @@ owner (RUN-MACHINE §5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,15 +53,17 @@ class Intake:
     """The id of a `stop` row: to be taken by the append that closes the session."""
 
 
-def intake(state: SessionState, rows: Sequence[InboxRow], at_ms: int, epoch: int, new_id: Callable[[str], str]) -> Intake:
+def intake(
+    state: SessionState, rows: Sequence[InboxRow], at_ms: int, epoch: int, new_id: Callable[[str], str]
+) -> Intake:
     """Turn all untaken rows into the facts that take them."""
     answered = {row.item.body.request_id for row in rows if isinstance(row.item.body, AnswerRequest)}
     facts: list[Draft] = []
     takes: list[int] = []
     stop: int | None = None
     for row in rows:
-        if isinstance(row.item.body, Stop):
-            stop = row.id if stop is None else stop
+        if isinstance(row.item.body, Stop) and stop is None and not state.closed:
+            stop = row.id
             continue
         drafts = _read(state, row.item, answered, new_id) if not state.closed else ()
         state = advance(state, drafts, at_ms, epoch)
@@ -88,7 +90,7 @@ def _read(state: SessionState, item: InboxItem, answered: set[str], new_id: Call
         case RevokeRule(rule_id):
             return (Draft(None, RuleRevoked(rule_id, item.principal)),) if rule_id in state.rules else ()
         case LateResult() as body:
-            return late_result(state, body)
+            return late_result(state, body, answered)
         case Log(entries):
             return (Draft(None, Note("info", {"log": list(entries)})),)
         case Request(request_id, type, data):
@@ -109,7 +111,9 @@ def _input(state: SessionState, item: InboxItem, body: Input, answered: set[str]
     root = state.root
     steers = body.mode == "steer" and root is not None and root.cancel is None
     mode = "steer" if steers else "queue"
-    accepted = InputAccepted(body.input_id, mode, body.blocks, item.principal, item.idem_key)
+    accepted = InputAccepted(
+        body.input_id, mode, body.blocks, item.principal, item.idem_key, body.type, body.data
+    )
     drafts = [Draft(body.run_id, accepted)]
     if body.deny_open:
         words = " ".join(block.text for block in body.blocks if block.type == "text") or DENIED
@@ -155,16 +159,19 @@ def _cancel(state: SessionState, run_id: str | None, principal: str) -> Sequence
     return (Draft(None, InputWithdrawn(waiting.input_id, principal)),) if waiting else ()
 
 
-def late_result(state: SessionState, late: LateResult) -> Sequence[Draft]:
+def late_result(state: SessionState, late: LateResult, answered: Container[str] = ()) -> Sequence[Draft]:
     """Return the facts for a result that came after its attempt was given up.
 
-    While the question about its outcome is open, the result answers it, in one append (H17); else it is only noted.
+    While the question about its outcome is open, the result answers it, in one append (H17); else it is only noted. A
+    person was first if the request is among those `answered` in the inbox.
     """
     run = state.runs.get(late.run_id)
     call = run.calls.get(late.call_id) if run is not None and run.live else None
-    if call is not None and call.attempt == late.attempt and call.phase == "doubted" and call.request_id is not None:
+    doubted = call is not None and call.attempt == late.attempt and call.phase == "doubted"
+    request_id = call.request_id if call is not None and doubted else None
+    if request_id is not None and request_id not in answered:
         return (
-            Draft(late.run_id, InteractionResolved(call.request_id, "system", "withdrawn")),
+            Draft(late.run_id, InteractionResolved(request_id, "system", "withdrawn")),
             Draft(
                 late.run_id,
                 ToolEnded(late.call_id, late.attempt, late.status, late.blocks, late.elapsed_ms, late=True),

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from ownloop.core.agent_base import AgentBase
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    DepsT = TypeVarWithDefault("DepsT", default=Any, covariant=True)
+else:
+    DepsT = TypeVar("DepsT", covariant=True)
 
 
 # --- time, ids, threads: replaced by the simulator -------------------------------------------------------------------
@@ -306,8 +312,11 @@ class ToolResult:
     notes: tuple[str, ...] = ()
 
 
-class ToolContext(Protocol):
-    """What a tool may know and do while it runs. A parameter annotated with it is not shown to the model."""
+class ToolContext(Protocol[DepsT]):
+    """What a tool may know and do while it runs. A parameter annotated with it is not shown to the model.
+
+    `ToolContext[Deps]` types `deps`. `progress` and `ask` are awaited, so they are for async tools.
+    """
 
     @property
     def session_id(self) -> str: ...
@@ -326,7 +335,7 @@ class ToolContext(Protocol):
         ...
 
     @property
-    def deps(self) -> Any:
+    def deps(self) -> DepsT:
         """What the agent was given as `deps`."""
         ...
 
@@ -368,7 +377,11 @@ class ToolExecutor(Protocol):
         ...
 
     async def execute(self, name: str, input: Json, context: ToolContext) -> ToolResult:
-        """Run a tool to its end. Cancelling the awaiting task cancels the tool; a sync tool's thread runs on."""
+        """Run a tool to its end. Cancelling the awaiting task cancels the tool; a sync tool's thread runs on.
+
+        The cancel becomes a result: `cancelled` and confirmed if the tool ended by it, `unknown` if its thread runs on
+        (`ToolSpec.cancellable` says so beforehand), the tool's own if it came to one. No time limit is set here.
+        """
         ...
 
 
@@ -437,6 +450,8 @@ class ForeignDefinition(Protocol):
     digest: str
     config_schema: Json
     agent_class: type[AgentBase]
+    env_names: Sequence[str]
+    """The variables of the environment that `get_envs` may hand over."""
 
 
 AnyDefinition: TypeAlias = Definition | ForeignDefinition

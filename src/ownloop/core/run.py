@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from ownloop.core import results
 from ownloop.core.commands import (
@@ -84,7 +84,7 @@ from ownloop.core.events import (
     ToolStarted,
     TurnStarted,
 )
-from ownloop.core.interactions import Purpose
+from ownloop.core.interactions import Purpose, UnknownOutcome
 from ownloop.core.messages import (
     Json,
     Message,
@@ -113,7 +113,8 @@ CallPhase: TypeAlias = Literal[
     "unknown",
     "settled",
 ]
-NEVER_STARTED: frozenset[CallPhase] = frozenset({"proposed", "prepared", "asked", "approved", "refused", "answered"})
+REFUSED = frozenset({"deny", "invalid", "unknown_tool"})
+"""Verdicts that are final: no later one may be weaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,10 @@ class Grant:
     tool_digest: str
     input_digest: str
 
+    def covers(self, prepared: PreparedCall) -> bool:
+        """Whether this is the tool and the input that were allowed."""
+        return (self.tool_digest, self.input_digest) == (prepared.tool_digest, prepared.input_digest)
+
 
 @dataclass(frozen=True, slots=True)
 class CallState:
@@ -161,7 +166,9 @@ class CallState:
     answer: Any = None
     """The value of a durable question, or {outcome, result?} of an unknown_outcome."""
     attempt: int = 0
+    """The latest start; 0 = never started."""
     started: ToolStarted | None = None
+    started_epoch: int = -1
     result: ToolEnded | None = None
 
     @property
@@ -221,6 +228,12 @@ class RunState:
     def settled(self) -> bool:
         return all(call.phase == "settled" for call in self.calls.values())
 
+    @property
+    def over_budget(self) -> bool:
+        """The tokens, or the money, of this run and its sub-agents are spent."""
+        tokens, cost = self.limits.budget_tokens, self.limits.budget_cost
+        return (tokens is not None and self.tree_tokens >= tokens) or (cost is not None and self.tree_cost >= cost)
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -233,9 +246,8 @@ class View:
     children: Sequence[RunState]
     steers: tuple[str, ...] = ()
     """Inputs that may enter at the next turn; only a root run has any."""
-    root_limits: Limits = field(default_factory=Limits)
-    root_tokens: int = 0
-    root_cost: float = 0.0
+    over_budget: bool = False
+    """The budget of this run, or of one above it, is spent."""
 
 
 # --- facts in --------------------------------------------------------------------------------------------------------
@@ -386,12 +398,8 @@ def _calls_prepared(run: RunState, fact: Fact, body: CallsPrepared) -> RunState:
     calls = dict(run.calls)
     for prepared in body.calls:
         call = _need(calls.get(prepared.call_id), f"call {prepared.call_id!r} is not of this turn")
-        withdrawn = call.phase == "refused" and call.refusal is not None and call.refusal[0] == "not_run"
-        open_to_it = call.phase in ("proposed", "prepared", "approved", "running") or withdrawn
-        if not open_to_it and not (call.phase == "decided" and call.answer["outcome"] == "again"):
-            raise IllegalFactError(f"call {call.call_id!r} is {call.phase}; it cannot be prepared")
-        if call.questions or body.turn != run.turn or call.block.problem is not None:
-            raise IllegalFactError(f"call {call.call_id!r} cannot be prepared now")
+        if body.turn != run.turn or not _may_prepare(run, call, fact.epoch):
+            raise IllegalFactError(f"call {call.call_id!r} is {call.phase}; it cannot be prepared now")
         calls[call.call_id] = replace(
             call,
             phase="prepared",
@@ -403,28 +411,57 @@ def _calls_prepared(run: RunState, fact: Fact, body: CallsPrepared) -> RunState:
     return replace(run, calls=calls)
 
 
+def _may_prepare(run: RunState, call: CallState, epoch: int) -> bool:
+    match call.phase:
+        case "proposed":
+            return call.block.problem is None
+        case "prepared":
+            return call.prepared is not None and call.prepared.verdict not in REFUSED
+        case "approved":
+            return True
+        case "refused":
+            # A fork asks anew, in the append that withdraws the question.
+            return call.refusal is not None and call.refusal[0] == "not_run"
+        case "running":
+            return not call.questions and _may_retry(run, call, epoch)
+        case "decided":
+            return call.answer["outcome"] == "again"
+        case _:
+            return False
+
+
+def _may_retry(run: RunState, call: CallState, epoch: int) -> bool:
+    """Whether a lost attempt may be followed by another without asking: only by a new owner, and not for ever (H23)."""
+    started = call.started
+    lost = started is not None and started.on_unknown == "retry" and call.started_epoch < epoch
+    return lost and call.attempt < run.limits.attempts
+
+
 def _stricter(call: CallState, new: PreparedCall) -> PreparedCall:
-    """A stored verdict may become stricter by a new deployment, never weaker (DATA-MODEL §10)."""
+    """A stored verdict may become stricter by a new deployment, never weaker (DATA-MODEL §10).
+
+    What had to be asked needs its answer for every start, also where policy would allow it by now.
+    """
     old = call.prepared
-    if old is not None and old.verdict == "ask" and new.verdict == "run" and call.grant is None and call.attempt == 0:
-        return replace(new, verdict="ask", purpose=old.purpose)
-    return new
+    asked = old is not None and old.verdict == "ask" and new.verdict == "run"
+    return replace(new, verdict="ask", purpose=old.purpose) if asked and old else new
 
 
 def _requested(run: RunState, body: InteractionRequested) -> RunState:
-    if body.call_id is None:
-        return run
     if run.cancel is not None:
         raise IllegalFactError("nothing is asked in a cancelled run")
+    if body.call_id is None:
+        return run
     call = _need(run.calls.get(body.call_id), f"call {body.call_id!r} is not of this turn")
     if body.purpose == "unknown_outcome":
         if call.phase != "running" or call.questions:
             raise IllegalFactError(f"call {call.call_id!r} is {call.phase}; its outcome is not in doubt")
         return _with(run, replace(call, phase="doubted", request_id=body.request_id))
-    if call.phase == "running":
+    if call.phase == "running" and body.purpose != "approval":
         return _with(run, replace(call, questions=(*call.questions, body.request_id)))
     prepared = call.prepared
-    if call.phase != "prepared" or prepared is None or prepared.verdict != "ask" or prepared.purpose != body.purpose:
+    asks = call.phase == "prepared" and call.attempt == 0 and prepared is not None and prepared.verdict == "ask"
+    if not asks or prepared is None or prepared.purpose != body.purpose:
         raise IllegalFactError(f"call {call.call_id!r} is {call.phase}; no {body.purpose} is due for it")
     return _with(run, replace(call, phase="asked", request_id=body.request_id))
 
@@ -442,8 +479,12 @@ def _resolved(run: RunState, body: InteractionResolved, request: RequestState) -
     if request.purpose == "unknown_outcome":
         if body.decision != "answered":
             return _with(run, replace(call, phase="unknown"))
-        answer = body.value
-        grant = Grant(body.request_id, request.tool_digest, request.input_digest) if answer["outcome"] == "again" else None
+        answer: Json = body.value if isinstance(body.value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        outcome = answer.get("outcome")
+        if outcome not in get_args(UnknownOutcome):
+            raise IllegalFactError("the outcome of a call is answered with ran, not_run or again")
+        again = outcome == "again"
+        grant = Grant(body.request_id, request.tool_digest, request.input_digest) if again else None
         return _with(run, replace(call, phase="decided", answer=answer, grant=grant))
     match body.decision:
         case "approved":
@@ -478,7 +519,9 @@ def _tool_started(run: RunState, fact: Fact, body: ToolStarted) -> RunState:
     phase: CallPhase = "delegated" if body.child_run_id else "running"
     return _with(
         run,
-        replace(call, phase=phase, attempt=body.attempt, started=body, grant=None, answer=None),
+        replace(
+            call, phase=phase, attempt=body.attempt, started=body, started_epoch=fact.epoch, grant=None, answer=None
+        ),
     )
 
 
@@ -492,7 +535,7 @@ def _tool_ended(run: RunState, fact: Fact, body: ToolEnded) -> RunState:
         raise IllegalFactError(f"call {call.call_id!r} has an open request; it must be resolved first")
     if call.attempt == 0 and body.status not in _unstarted_endings(run, call):
         raise IllegalFactError(f"call {call.call_id!r} was never started; it cannot end {body.status}")
-    if call.attempt > 0 and body.status not in _started_endings(call):
+    if call.attempt > 0 and body.status not in _started_endings(call, body.late):
         raise IllegalFactError(f"call {call.call_id!r} was started; it cannot end {body.status} here")
     run = _with(run, replace(call, phase="settled", result=body))
     if not run.settled:
@@ -518,15 +561,15 @@ def _unstarted_endings(run: RunState, call: CallState) -> set[str]:
             return set()
 
 
-def _started_endings(call: CallState) -> set[str]:
+def _started_endings(call: CallState, late: bool) -> set[str]:
     match call.phase:
         case "running" | "delegated":
             return {"ok", "error", "timeout", "cancelled", "unknown"}
         case "decided":
             return {"ran": {"ok"}, "not_run": {"not_run"}}.get(call.answer["outcome"], set()) | {"unknown"}
-        case "unknown":
-            # A late result may settle it in the append that withdraws the question.
-            return {"unknown", "ok", "error", "timeout", "cancelled"}
+        case "unknown" if late:
+            # In the append that withdrew the question.
+            return {"ok", "error", "timeout", "cancelled"}
         case _:
             return {"unknown"}
 
@@ -608,10 +651,7 @@ def _due_model(run: RunState, view: View) -> Iterator[Command]:
 
 
 def _limit(run: RunState, view: View, new_turn: bool = True) -> Outcome | None:
-    limits = view.root_limits
-    if limits.budget_tokens is not None and view.root_tokens >= limits.budget_tokens:
-        return "budget_exceeded"
-    if limits.budget_cost is not None and view.root_cost >= limits.budget_cost:
+    if view.over_budget:
         return "budget_exceeded"
     if new_turn and run.limits.max_turns and run.turn >= run.limits.max_turns:
         return "max_turns"
@@ -655,7 +695,7 @@ def _due_call(run: RunState, call: CallState, view: View) -> Iterator[Command]:
             yield _settle(run, call, "ok", results.answered(call.answer))
         case "running":
             if (call.call_id, call.attempt) not in view.in_flight.tools:
-                yield from _due_lost(run, call)
+                yield from _due_lost(run, call, view)
         case "delegated":
             yield from _due_delegated(run, call, view)
         case "decided":
@@ -669,17 +709,17 @@ def _due_call(run: RunState, call: CallState, view: View) -> Iterator[Command]:
 def _due_prepared(run: RunState, call: CallState, view: View) -> Iterator[Command]:
     prepared = call.prepared
     assert prepared is not None
-    refused = prepared.verdict in ("deny", "invalid", "unknown_tool")
     authority = _authority(call, view.epoch)
-    if call.attempt > 0 and call.prepared_epoch == view.epoch and authority is None:
-        yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
-    elif refused and call.attempt == 0:
+    if prepared.verdict in REFUSED and call.attempt == 0:
         status = {"deny": "denied", "invalid": "invalid"}.get(prepared.verdict, "error")
         yield _settle(run, call, status, results.text(prepared.problem or results.DENIED))
-    elif call.prepared_epoch != view.epoch:
+    elif prepared.verdict not in REFUSED and call.prepared_epoch != view.epoch:
         yield _prepare(run, call)
     elif authority is not None:
         yield StartTool(run.run_id, call.call_id, call.attempt + 1, authority)
+    elif call.attempt > 0:
+        # It may have taken effect: whatever forbids another start now, this one is not undone by it (H22).
+        yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
     else:
         yield Ask(run.run_id, call.call_id, prepared.purpose, prepared)
 
@@ -687,32 +727,25 @@ def _due_prepared(run: RunState, call: CallState, view: View) -> Iterator[Comman
 def _authority(call: CallState, epoch: int) -> str | None:
     """Return what allows this call to start now: its grant, or the rule that said `run`; None if nothing does."""
     prepared, grant = call.prepared, call.grant
-    if call.phase != "prepared" or prepared is None or call.prepared_epoch != epoch:
+    if call.phase != "prepared" or prepared is None or prepared.verdict in REFUSED or call.prepared_epoch != epoch:
         return None
-    if prepared.verdict == "run":
-        return grant.request_id if grant else prepared.rule
-    same = grant is not None and (grant.tool_digest, grant.input_digest) == (prepared.tool_digest, prepared.input_digest)
-    return grant.request_id if grant is not None and same and prepared.verdict == "ask" else None
+    if grant is not None and grant.covers(prepared):
+        return grant.request_id
+    return prepared.rule if prepared.verdict == "run" else None
 
 
-def _due_lost(run: RunState, call: CallState) -> Iterator[Command]:
+def _due_lost(run: RunState, call: CallState, view: View) -> Iterator[Command]:
     """A started call that nobody performs any more: its owner died, or was this worker in an older epoch."""
     started = call.started
     assert started is not None
-    withdrawn = _withdraw_questions(run, call)
-    if started.on_unknown == "ask":
-        if withdrawn:
-            yield Record(withdrawn)
-        else:
-            yield Ask(run.run_id, call.call_id, "unknown_outcome", call.prepared)
-    elif started.on_unknown == "retry" and call.attempt < run.limits.attempts:
-        if withdrawn:
-            yield Record(withdrawn)
-        else:
-            yield _prepare(run, call)
+    if call.questions:
+        yield Record(tuple(Draft(run.run_id, InteractionResolved(q, "system", "withdrawn")) for q in call.questions))
+    elif started.on_unknown == "ask":
+        yield Ask(run.run_id, call.call_id, "unknown_outcome", call.prepared)
+    elif _may_retry(run, call, view.epoch):
+        yield _prepare(run, call)
     else:
-        ended = _settle(run, call, "unknown", results.text(results.UNKNOWN))
-        yield Record((*withdrawn, *ended.facts))
+        yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
 
 
 def _due_delegated(run: RunState, call: CallState, view: View) -> Iterator[Command]:
@@ -794,7 +827,3 @@ def _settle(run: RunState, call: CallState, status: Any, blocks: tuple[ResultCon
 def withdraw(request: RequestState) -> Draft:
     """Return the fact by which the owner takes a question back."""
     return Draft(request.run_id, InteractionResolved(request.request_id, "system", "withdrawn"))
-
-
-def _withdraw_questions(run: RunState, call: CallState) -> tuple[Draft, ...]:
-    return tuple(Draft(run.run_id, InteractionResolved(q, "system", "withdrawn")) for q in call.questions)

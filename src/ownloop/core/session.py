@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +52,8 @@ class WaitingInput:
     principal: str
     bound: bool = False
     """Its run has started; it can no longer be withdrawn, only the run be cancelled."""
+    type: str = "message"
+    data: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def apply(state: SessionState | None, fact: Fact) -> SessionState:
         raise IllegalFactError(f"fact {fact.seq} does not follow {state.head_seq}: the journal has a gap or a double")
     if fact.epoch < state.epoch:
         raise IllegalFactError(f"fact {fact.seq} is of epoch {fact.epoch}, after one of epoch {state.epoch}")
-    if state.closed:
+    if state.closed and not isinstance(body, SessionStarted):
         raise IllegalFactError(f"{body.kind} after session_closed")
     return replace(_applied(state, fact), head_seq=fact.seq, epoch=fact.epoch)
 
@@ -146,6 +148,8 @@ def _applied(state: SessionState, fact: Fact) -> SessionState:
             return _stepped(state, fact)
         case ToolEnded() as body:
             child = next((r for r in state.runs.values() if r.parent_call_id == body.call_id), None)
+            if child is not None and child.live:
+                raise IllegalFactError(f"call {body.call_id!r} cannot end before its sub-agent {child.run_id!r}")
             state = _stepped(state, fact)
             blobs = frozenset(block.digest for block in body.blocks if isinstance(block, BlobBlock))
             return replace(
@@ -173,7 +177,16 @@ def _applied(state: SessionState, fact: Fact) -> SessionState:
             # A fork's own first fact: it goes on from its parent's prefix.
             if body.parent is None or body.parent.seq != state.head_seq:
                 raise IllegalFactError("session_started in the middle of a journal")
-            return replace(state, agent=body.agent, agent_digest=body.agent_digest, parent=body.parent, rules={})
+            return replace(
+                state,
+                agent=body.agent,
+                agent_digest=body.agent_digest,
+                config={**state.config, **body.config},
+                principal=body.principal,
+                parent=body.parent,
+                rules={},
+                closed=False,
+            )
         case _:
             return _stepped(state, fact)
 
@@ -202,7 +215,9 @@ def _input_accepted(state: SessionState, fact: Fact, body: InputAccepted) -> Ses
     if body.mode == "steer" and (root is None or root.cancel is not None):
         raise IllegalFactError("a steer needs a live root run that is not cancelled")
     blobs = frozenset(block.digest for block in body.blocks if isinstance(block, BlobBlock))
-    waiting = WaitingInput(body.input_id, fact.run_id, body.mode, body.blocks, body.principal)
+    waiting = WaitingInput(
+        body.input_id, fact.run_id, body.mode, body.blocks, body.principal, type=body.type, data=body.data
+    )
     return replace(
         state,
         inputs={**state.inputs, body.input_id: waiting},
@@ -223,7 +238,9 @@ def _run_started(state: SessionState, fact: Fact, body: RunStarted) -> SessionSt
         inputs = {**state.inputs, waiting.input_id: replace(waiting, bound=True)}
         return replace(state, inputs=inputs, runs={**state.runs, run.run_id: run})
     parent = state.runs.get(body.parent_run_id)
-    call = parent.calls.get(body.parent_call_id or "") if parent else None
+    call = parent.calls.get(body.parent_call_id or "") if parent and parent.cancel is None else None
+    if body.input_ids:
+        raise IllegalFactError(f"run {run.run_id!r} of a sub-agent has a task, not inputs")
     if call is None or call.phase != "delegated" or call.started is None or call.started.child_run_id != run.run_id:
         raise IllegalFactError(f"run {run.run_id!r} is not what a call of run {body.parent_run_id!r} started")
     return replace(state, runs={**state.runs, run.run_id: run})
@@ -231,6 +248,8 @@ def _run_started(state: SessionState, fact: Fact, body: RunStarted) -> SessionSt
 
 def _turn_started(state: SessionState, fact: Fact, body: TurnStarted) -> SessionState:
     before = _run(state, fact)
+    if any(run.over_budget for run in _lineage(state, before)):
+        raise IllegalFactError(f"turn {body.turn} of run {before.run_id!r} cannot start: its budget is spent")
     messages: list[Message] = []
     inputs = dict(state.inputs)
     for input_id in body.input_ids:
@@ -291,11 +310,10 @@ def _spent(state: SessionState, run: RunState, body: ResponseEnded) -> SessionSt
         return state
     runs = dict(state.runs)
     tokens, cost = body.usage.total if body.usage else 0, body.cost or 0.0
-    above = run.parent_run_id
-    while above is not None and above in runs:
-        parent = runs[above]
-        runs[above] = replace(parent, tree_tokens=parent.tree_tokens + tokens, tree_cost=parent.tree_cost + cost)
-        above = parent.parent_run_id
+    _, *above = _lineage(state, run)
+    for parent in above:
+        more = replace(parent, tree_tokens=parent.tree_tokens + tokens, tree_cost=parent.tree_cost + cost)
+        runs[parent.run_id] = more
     usage = state.usage if body.usage is None else replace(body.usage, raw={}) + (state.usage or Usage())
     return replace(
         state, runs=runs, usage=usage, cost=state.cost if body.cost is None else body.cost + (state.cost or 0.0)
@@ -309,6 +327,14 @@ def _run_ended(state: SessionState, run: RunState) -> SessionState:
     gone = {run.run_id, *_below(state, run.run_id)}
     runs = {run_id: other for run_id, other in state.runs.items() if run_id not in gone}
     return replace(state, inputs=inputs, runs=runs, messages=state.messages + run.messages)
+
+
+def _lineage(state: SessionState, run: RunState) -> Iterator[RunState]:
+    """Yield a run, its caller, and so on up to the root."""
+    above: RunState | None = run
+    while above is not None:
+        yield above
+        above = state.runs.get(above.parent_run_id or "")
 
 
 def _below(state: SessionState, run_id: str) -> Iterable[str]:
@@ -350,13 +376,14 @@ def last_results(state: SessionState, run_id: str) -> tuple[ToolResultBlock, ...
 def due(state: SessionState, epoch: int, in_flight: InFlight, stopping: bool = False) -> list[Command]:
     """Return the commands that are due, in a good order; never empty while something is owed to anybody.
 
-    `stopping` says that a `stop` waits in the inbox. EndSegment comes alone.
+    All of one answer can be recorded one after the other. `stopping` says that a `stop` waits in the inbox. EndSegment
+    comes alone.
     """
     if state.closed:
         return [EndSegment()]
     commands: list[Command] = []
     for run in state.runs.values():
-        if run.live:
+        if run.live and not _awaits_cancel(state, run):
             commands.extend(due_run(run, _view(state, run, epoch, in_flight)))
     root = state.root
     if root is None and not commands:
@@ -375,10 +402,12 @@ def due(state: SessionState, epoch: int, in_flight: InFlight, stopping: bool = F
     return commands
 
 
+def _awaits_cancel(state: SessionState, run: RunState) -> bool:
+    """Whether the cancel of a run above has yet to reach this one: until then nothing is begun for it."""
+    return run.cancel is None and any(above.cancel is not None for above in _lineage(state, run))
+
+
 def _view(state: SessionState, run: RunState, epoch: int, in_flight: InFlight) -> View:
-    root = run
-    while root.parent_run_id is not None and root.parent_run_id in state.runs:
-        root = state.runs[root.parent_run_id]
     steers = tuple(w.input_id for w in state.inputs.values() if w.mode == "steer" and not w.bound) if run.is_root else ()
     return View(
         epoch,
@@ -386,9 +415,7 @@ def _view(state: SessionState, run: RunState, epoch: int, in_flight: InFlight) -
         [request for request in state.requests.values() if request.run_id == run.run_id],
         [child for child in state.runs.values() if child.parent_run_id == run.run_id],
         steers,
-        root.limits,
-        root.tree_tokens,
-        root.tree_cost,
+        any(above.over_budget for above in _lineage(state, run)),
     )
 
 

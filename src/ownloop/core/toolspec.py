@@ -24,6 +24,8 @@ class ToolSpec:
     timeout_s: float | None = None
     version: str = ""
     """The author's own version; part of the digest."""
+    cancellable: bool = True
+    """False: a plain function in a thread. Cancelling `execute` gives up on its result and stops nothing."""
 
     @property
     def digest(self) -> str:

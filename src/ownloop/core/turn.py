@@ -298,16 +298,20 @@ def streamed_text(block: AssistantBlock) -> str:
 
 
 def missing(fact: ResponseEnded, stream: int, seen: int) -> list[LiveEvent]:
-    """Return what a reader who saw `seen` units of this closed stream has not seen: at most one delta per block."""
+    """Return what a reader who saw `seen` units of this closed stream has not seen, in order of arrival.
+
+    Text comes in as few deltas as that order allows, one per block where blocks did not interleave. A reader that stops
+    anywhere inside has seen a prefix of the stream, so its offset is a cursor like any other.
+    """
     texts = [streamed_text(block) for block in fact.blocks]
     types: list[PartType] = [block.type for block in fact.blocks]
     names = [(b.name, b.call_id) if isinstance(b, ToolCallBlock) else (None, None) for b in fact.blocks]
     order = fact.order or tuple((number, len(text) + 2) for number, text in enumerate(texts))
-    return _suffix(stream, seen, texts, types, names, order, [True] * len(texts))
+    return _suffix(stream, seen, texts, types, names, order)
 
 
 def missing_of_tail(tail: Json, stream: int, seen: int) -> list[LiveEvent]:
-    """Return what a reader who saw `seen` units of an open stream has not seen of its tail."""
+    """Return what a reader who saw `seen` units of an open stream has not seen of its tail, as `missing` does."""
     blocks: list[Json] = tail["blocks"]
     return _suffix(
         stream,
@@ -316,7 +320,6 @@ def missing_of_tail(tail: Json, stream: int, seen: int) -> list[LiveEvent]:
         [block["type"] for block in blocks],
         [(block["name"] or None, block["call_id"] or None) for block in blocks],
         [(run[0], run[1]) for run in tail["order"]],
-        [block["ended"] for block in blocks],
     )
 
 
@@ -327,24 +330,23 @@ def _suffix(
     types: Sequence[PartType],
     names: Sequence[tuple[str | None, str | None]],
     order: Sequence[tuple[int, int]],
-    ended: Sequence[bool],
 ) -> list[LiveEvent]:
-    seen_of = [0] * len(texts)
-    for number, count in order:
-        part = min(seen, count)
-        seen_of[number] += part
-        seen -= part
-        if seen <= 0:
-            break
     out: list[LiveEvent] = []
-    for number, text in enumerate(texts):
-        had = seen_of[number]
-        if had == 0:
+    place_in = [0] * len(texts)
+    for number, count in order:
+        first = place_in[number]
+        last = place_in[number] = first + count
+        known = min(seen, count)
+        seen -= known
+        if known == count:
+            continue
+        first += known  # of its block's units, 0 is the start, then the text, then the end
+        if first == 0:
             out.append(BlockStarted(stream, number, types[number], *names[number]))
-        rest = text[max(had - 1, 0) :]
-        if rest:
-            out.append(Delta(stream, number, rest))
-        if ended[number] and had < len(text) + 2:
+        text = texts[number][max(first - 1, 0) : last - 1]
+        if text:
+            out.append(Delta(stream, number, text))
+        if last == len(texts[number]) + 2:
             out.append(BlockEnded(stream, number))
     return out
 

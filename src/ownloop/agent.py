@@ -1,0 +1,330 @@
+"""Agent: the definition of an agent, and the ways to run it from code. Assembles; holds no logic.
+
+An `Agent` is immutable and may be shared by any number of sessions and tasks. It runs inside a host: the CLI's and the
+server's, or one that `open` (or each `run`) opens for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ownloop.core.backend import Adapter, Backend, ModelSettings
+from ownloop.core.codec import digest
+from ownloop.core.events import Event, Fact, Limits, RunEnded
+from ownloop.core.messages import Json, ResultContent
+from ownloop.core.ports import Clock, Hooks, Ids, Secrets, Store, Threads, ToolExecutor
+from ownloop.errors import ConfigError
+AgentLoop = None
+from ownloop.runtime.host import Host, open_host
+from ownloop.runtime.secrets import EnvSecrets
+from ownloop.runtime.system import SystemClock, SystemThreads
+from ownloop.service import Accepted, OnBusy, RunResult, Service
+from ownloop.tools.executor import FunctionExecutor
+
+if TYPE_CHECKING:
+    from ownloop.core.agent_base import AgentBase
+
+__all__ = ["Agent", "AgentLoop", "OpenAgent", "open_store"]
+
+Instructions: TypeAlias = str | Callable[..., str | Awaitable[str]]
+Model: TypeAlias = str | Adapter | type[Backend] | Callable[[], Backend]
+
+CONFIG_SCHEMA: Json = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class Agent:
+    """An agent: instructions, a model, tools and the rules it works by.
+
+    ```python
+    agent = Agent("support", model="local", instructions="Help the customer.", tools=[refund])
+    result = agent.run_sync("Where is order 7?")
+    ```
+
+    Args:
+        name: Letters, digits, `_` and `-`; sessions are stored under it.
+        model: `"local"`, `"local:/path/model.gguf"`, `"openai:…"`, `"http://host:8000/v1#model"`; an adapter such as
+            `ScriptedBackend`; or a `Backend` subclass or factory of one's own (never an instance).
+        instructions: The system prompt, or a function `(session_id, config) -> str`, sync or async.
+        tools: Functions, `@tool`s, or both.
+        policy: `(tool_name, input, context) -> "allow" | "ask" | "deny" | None`, beside the tools' own `approval`; the
+            strictest voice wins.
+        settings: `max_tokens`, `temperature` …
+        max_turns: How many responses a run may take (default 50); `MAX_STEPS` is the same.
+        limits: All limits at once, instead of `max_turns`.
+        hooks: Coroutines around model and tool calls.
+        deps: What tools find as `ToolContext.deps`.
+        secrets: Names of environment variables that tools may ask for with `ToolContext.secrets`.
+        config: JSON schema of what a session may be created with; `deps` and tools see it in the session.
+        approval_expires_s: After how long an unanswered approval counts as denied; None = never.
+
+    Raises:
+        ConfigError, ToolDefinitionError: something here cannot work; the text says what and what to do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model,
+        instructions: Instructions = "",
+        tools: Sequence[Callable[..., Any]] = (),
+        policy: Callable[..., Any] | None = None,
+        settings: ModelSettings | Mapping[str, Any] | None = None,
+        max_turns: int | None = None,
+        limits: Limits | None = None,
+        hooks: Hooks | None = None,
+        deps: Any = None,
+        secrets: Sequence[str] = (),
+        config: Json | None = None,
+        approval_expires_s: float | None = None,
+        MAX_STEPS: int | None = None,
+    ) -> None:
+        if not name or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+            raise ConfigError(f"agent name {name!r}: use letters, digits, '_' and '-'")
+        if isinstance(model, Backend):
+            raise ConfigError(
+                f"agent {name!r} was given an instance of {type(model).__name__}; "
+                "pass the class or a factory, for each session needs an instance of its own"
+            )
+        if (max_turns is not None or MAX_STEPS is not None) and limits is not None:
+            raise ConfigError("give max_turns or limits, not both")
+        self.name = name
+        self.instructions_source = instructions
+        self.hooks = hooks or Hooks()
+        self.deps = deps
+        self.secret_names = tuple(secrets)
+        self.config_schema = config or CONFIG_SCHEMA
+        self.settings = settings if isinstance(settings, ModelSettings) else ModelSettings(**dict(settings or {}))
+        turns = max_turns if max_turns is not None else MAX_STEPS
+        self._model = model
+        self.limits = limits or Limits(
+            max_turns=50 if turns is None else turns or None, continue_on_other=_is_three_method(model)
+        )
+        self.approval_expires_ms = None if approval_expires_s is None else int(approval_expires_s * 1000)
+        self._secrets = EnvSecrets(self.secret_names)
+        self._tools = tuple(tools)
+        self._policy = policy
+        self.executor: ToolExecutor = self._executor(SystemThreads())
+        self._memory: Store | None = None
+
+    @property
+    def model(self) -> str:
+        """The model string, or the label of the backend that was passed."""
+        if isinstance(self._model, str):
+            return self._model
+        return str(getattr(self._model, "name", None) or getattr(self._model, "__name__", "custom"))
+
+    @property
+    def digest(self) -> str:
+        """Says whether a session was last driven by this definition; never made of source code."""
+        return digest({"name": self.name, "tools": [spec.digest for spec in self.executor.specs]})
+
+    def open_backend(self, model: str) -> Adapter | Callable[[], Backend]:
+        """Return what answers for `model`: the backend that was passed, or one made from the string."""
+        from ownloop.backends.models import open_model
+
+        if isinstance(self._model, str) or model != self.model:
+            return open_model(model)
+        return self._model
+
+    async def instructions(self, session_id: str, config: Json) -> str:
+        """Return the system prompt for a session."""
+        source = self.instructions_source
+        if isinstance(source, str):
+            return source
+        text = source(session_id, config)
+        return await text if inspect.isawaitable(text) else text
+
+    @property
+    def base(self) -> type[AgentBase]:
+        """A generated AgentBase subclass, for embedding this agent in other people's hosts."""
+        from ownloop.runtime.generated_base import agent_base_of
+
+        return agent_base_of(self)
+
+    # --- running it from code ---
+
+    @asynccontextmanager
+    async def open(
+        self,
+        *,
+        store: Store | str | Path | None = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        threads: Threads | None = None,
+    ) -> AsyncIterator[OpenAgent]:
+        """Host the agent while the context is open: its model stays loaded, its sessions go on from where they were.
+
+        `store` is a path or a Store; by default `OWNLOOP_STORE`, else memory that lives as long as this Agent object.
+        """
+        async with AsyncExitStack() as stack:
+            opened = open_store(store, clock) if store is not None or os.environ.get("OWNLOOP_STORE") else self._in_memory()
+            agent = self if threads is None else self._on(threads)
+            host = await stack.enter_async_context(
+                open_host(opened, [agent], clock=clock, ids=ids, threads=threads, secrets=self._secrets)
+            )
+            yield OpenAgent(agent, host)
+
+    def _on(self, threads: Threads) -> Agent:
+        """Return this agent with its tools on other threads."""
+        agent = copy(self)
+        agent.executor = self._executor(threads)
+        return agent
+
+    def _executor(self, threads: Threads) -> ToolExecutor:
+        return FunctionExecutor(self._tools, policy=self._policy, threads=threads, secrets=self._secrets)
+
+    def _in_memory(self) -> Store:
+        from ownloop.store.memory import MemoryStore
+
+        if self._memory is None:
+            self._memory = MemoryStore()
+        return self._memory
+
+    async def run(
+        self,
+        content: str | Sequence[ResultContent],
+        *,
+        session_id: str | None = None,
+        store: Store | str | Path | None = None,
+    ) -> RunResult:
+        """Send one message and return how its run stands: ended, or interrupted with what a person has to answer."""
+        async with self.open(store=store) as agent:
+            return await agent.run(content, session_id=session_id)
+
+    def run_sync(
+        self,
+        content: str | Sequence[ResultContent],
+        *,
+        session_id: str | None = None,
+        store: Store | str | Path | None = None,
+    ) -> RunResult:
+        """`run`, for code without an event loop."""
+        return asyncio.run(self.run(content, session_id=session_id, store=store))
+
+    async def stream(
+        self,
+        content: str | Sequence[ResultContent],
+        *,
+        session_id: str | None = None,
+        store: Store | str | Path | None = None,
+    ) -> AsyncIterator[Event]:
+        """Send one message and yield the facts and live events of its run, until it has ended or waits for a person."""
+        async with self.open(store=store) as agent:
+            async for event in agent.stream(content, session_id=session_id):
+                yield event
+
+    async def resume(
+        self,
+        result: RunResult,
+        answers: Mapping[str, Any],
+        *,
+        store: Store | str | Path | None = None,
+    ) -> RunResult:
+        """Answer the requests of an interrupted run, by request id, and return how it stands then.
+
+        An answer is `{"approved": True}`, with `edited_input`, `note` or `remember`; `{"value": …}` for a question. True and
+        False stand for plain approval and refusal.
+        """
+        async with self.open(store=store) as agent:
+            return await agent.resume(result, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAgent:
+    """An agent with a host of its own; see `Agent.open`."""
+
+    agent: Agent
+    host: Host
+
+    @property
+    def service(self) -> Service:
+        """All operations on the agent's sessions."""
+        return Service(self.host)
+
+    async def _session(self, session_id: str | None) -> str:
+        if session_id is not None:
+            return session_id
+        return (await self.service.create_session(self.agent.name)).session_id
+
+    async def run(
+        self, content: str | Sequence[ResultContent], *, session_id: str | None = None, on_busy: OnBusy = "queue"
+    ) -> RunResult:
+        """Send one message and wait until its run has ended or waits for a person."""
+        accepted = await self.service.send(await self._session(session_id), content, on_busy=on_busy)
+        return await self.service.wait(accepted)
+
+    async def stream(
+        self, content: str | Sequence[ResultContent], *, session_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Send one message and yield the events of its run, until it has ended or waits for a person."""
+        session_id = await self._session(session_id)
+        service = self.service
+        head = (await service.session(session_id)).head_seq
+        accepted = await service.send(session_id, content)
+        async for event in self._events(accepted, head):
+            yield event
+
+    async def _events(self, accepted: Accepted, after: int) -> AsyncIterator[Event]:
+        service = self.service
+        waiting = asyncio.create_task(service.wait(accepted))
+        try:
+            async with service.subscribe(accepted.session_id, str(after), run_id=accepted.run_id) as frames:
+                while True:
+                    batch = asyncio.create_task(frames.batch())  # pyright: ignore[reportArgumentType]
+                    await asyncio.wait((batch, waiting), return_when=asyncio.FIRST_COMPLETED)
+                    if not batch.done():
+                        result = waiting.result()
+                        if result.state == "interrupted":
+                            batch.cancel()
+                            await asyncio.gather(batch, return_exceptions=True)
+                            return
+                    for frame in await batch:
+                        yield frame.event
+                        if isinstance(frame.event, Fact) and isinstance(frame.event.body, RunEnded):
+                            return
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def resume(self, result: RunResult, answers: Mapping[str, Any]) -> RunResult:
+        """Answer requests of an interrupted run, and wait until it has ended or waits again."""
+        for request_id, answer in answers.items():
+            given = {"approved": answer} if isinstance(answer, bool) else answer
+            await self.service.answer(result.session_id, request_id, given)
+        return await self.service.wait(Accepted(result.session_id, "", result.run_id))
+
+
+def _is_three_method(model: Model) -> bool:
+    return not isinstance(model, str) and not hasattr(model, "start")
+
+
+def open_store(where: Store | str | Path | None = None, clock: Clock | None = None) -> Store:
+    """Return a store: the one passed, a SQLite file at a path, or by default what `OWNLOOP_STORE` says."""
+    if where is not None and not isinstance(where, str | Path):
+        return where
+    place = str(where or os.environ.get("OWNLOOP_STORE") or "memory")
+    if place == "memory":
+        from ownloop.store.memory import MemoryStore
+
+        return MemoryStore()
+    from ownloop.store.sqlite import SQLiteStore
+
+    return SQLiteStore(Path(place).expanduser(), clock=clock or SystemClock(), threads=SystemThreads())
+
+
+if TYPE_CHECKING:
+    from ownloop.core.ports import Definition
+
+    def _is_definition(agent: Agent) -> Definition:
+        return agent
+
+

@@ -1,0 +1,244 @@
+"""The effects of the loop, each a task: one response being read, one tool call being run. They never touch the journal;
+what they come to is a signal to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ownloop.core.backend import Adapter, ModelRequest
+from ownloop.core.events import ErrorInfo, LiveEvent, Progress, ResponseEnded, ToolStarted
+from ownloop.core.messages import Json, TextBlock
+from ownloop.core.ports import Hooks, ModelCall, Secrets, ToolExecutor, ToolResult
+from ownloop.core.text import clean_json
+from ownloop.core.turn import TurnBuilder
+from ownloop.errors import OwnloopError, ProviderError
+from ownloop.runtime.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+MAX_ADVISED_WAIT_S = 60.0
+"""Longer waits than this are the caller's decision (DATA-MODEL §10, retries)."""
+BACK_OFF_MS = (500, 1000, 2000, 4000)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseDone:
+    run_id: str
+    stream: int
+    body: ResponseEnded
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDone:
+    run_id: str
+    call_id: str
+    attempt: int
+    result: ToolResult
+    elapsed_ms: int
+    fault: ErrorInfo | None = None
+    """A hook raised: the run cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAsks:
+    run_id: str
+    call_id: str
+    attempt: int
+    question: str
+    schema: Json | None
+    answer: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something inside failed that no provider and no tool is to blame for."""
+
+    run_id: str
+    error: ErrorInfo
+
+
+Signal: TypeAlias = ResponseDone | ToolDone | ToolAsks | Fault
+Tell: TypeAlias = Callable[[Signal], None]
+Show: TypeAlias = Callable[[Sequence[LiveEvent]], None]
+
+
+def error_info(error: BaseException, secrets: Secrets, failures: int = 0) -> ErrorInfo:
+    """Return a failure as the journal keeps it: no secret, and for how long to wait before another attempt."""
+    words = secrets.redact(str(error) or type(error).__name__)
+    if not isinstance(error, ProviderError):
+        code = error.code if isinstance(error, OwnloopError) else "internal"
+        return ErrorInfo(code, words if isinstance(error, OwnloopError) else f"{type(error).__name__}: {words}")
+    wait = error.retry_after_s
+    retryable = error.retryable and (wait is None or wait <= MAX_ADVISED_WAIT_S)
+    back_off = BACK_OFF_MS[min(failures, len(BACK_OFF_MS) - 1)]
+    return ErrorInfo(
+        error.code,
+        words,
+        retryable,
+        back_off if wait is None else int(wait * 1000),
+        error.status,
+        error.request_id,
+        secrets.redact(error.detail) if error.detail else None,
+    )
+
+
+class ResponseReader:
+    """Reads one response of a model into its stream."""
+
+    def __init__(
+        self,
+        env: Environment,
+        session_id: str,
+        run_id: str,
+        turn: int,
+        failures: int,
+        stream: int,
+        *,
+        retry_interrupted: bool = False,
+    ) -> None:
+        self.builder = TurnBuilder(stream, lambda: env.ids.new("call"))
+        self.run_id = run_id
+        self.saved_units = 0
+        self.cancelled = False
+        """Set by the loop when it cancels the task because the run is cancelled."""
+        self._env = env
+        self._session_id = session_id
+        self._turn = turn
+        self._failures = failures
+        self._retry_interrupted = retry_interrupted
+
+    async def read(self, adapter: Adapter, call: ModelCall, request: ModelRequest, hooks: Hooks, tell: Tell) -> None:
+        stream = self.builder.stream
+        self._env.hub.open_stream(self._session_id, self.builder)
+        try:
+            if hooks.before_model is not None:
+                changed = await hooks.before_model(call) or call
+                request = ModelRequest(
+                    changed.system,
+                    changed.messages,
+                    request.tools,
+                    changed.settings,
+                    request.session_id,
+                    request.blobs,
+                )
+            parts = adapter.start(request)
+            try:
+                async for batch in parts:
+                    self._show(self.builder.feed(batch))
+            finally:
+                close = getattr(parts, "aclose", None)  # async generators have it; the protocol asks for an iterator
+                if close is not None:
+                    await close()
+            closing, body = self.builder.end(self._turn)
+            if hooks.after_model is not None:
+                await hooks.after_model(call, body)
+        except asyncio.CancelledError:
+            if not self.cancelled:
+                raise
+            closing, body = self.builder.end(self._turn, "cancelled")
+        except ProviderError as error:
+            closing, body = self._failed(error)
+        except Exception as error:
+            logger.exception(
+                "model call failed inside, session=%s run=%s turn=%d", self._session_id, self.run_id, self._turn
+            )
+            info = error_info(error, self._env.secrets)
+            closing, body = self.builder.end(self._turn, "failed", error=info)
+        self._show(closing)
+        tell(ResponseDone(self.run_id, stream, body))
+
+    def _failed(self, error: ProviderError) -> tuple[list[LiveEvent], ResponseEnded]:
+        info = error_info(error, self._env.secrets, self._failures)
+        shown = self.builder.units > 0
+        if shown and self._retry_interrupted and info.retryable:
+            return self.builder.end(self._turn, "abandoned", error=info)
+        if shown:
+            # What a person has seen is not silently said again (quirk 87).
+            info = ErrorInfo(info.code, info.message, False, None, info.status, info.request_id, info.detail)
+        return self.builder.end(self._turn, "failed", error=info)
+
+    def _show(self, events: Sequence[LiveEvent]) -> None:
+        if events:
+            self._env.hub.live(self._session_id, events)
+
+
+@dataclass(slots=True)
+class CallContext:
+    """The `ToolContext` of one attempt."""
+
+    session_id: str
+    run_id: str
+    call_id: str
+    attempt: int
+    key: str
+    deps: Any
+    secrets: Secrets
+    stream: int
+    tell: Tell
+    show: Show
+
+    async def progress(self, data: Any) -> None:
+        self.show([Progress(self.stream, clean_json(data))])
+
+    async def ask(self, question: str, schema: Json | None = None) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.tell(ToolAsks(self.run_id, self.call_id, self.attempt, question, schema, answer))
+        return await answer
+
+
+@dataclass(slots=True)
+class ToolRun:
+    """One attempt of one call, while it runs."""
+
+    run_id: str
+    name: str
+    input: Json
+    started: ToolStarted
+    read_only: bool
+    timeout_s: float | None
+    began_s: float
+    task: asyncio.Task[None] | None = None
+    deadline_s: float | None = None
+    """On the monotonic clock; None while the tool's own question is open, or without a timeout."""
+    left_s: float = 0.0
+    asks: dict[str, asyncio.Future[Any]] = field(default_factory=dict[str, "asyncio.Future[Any]"])
+    cancel_sent: bool = False
+    given_up: bool = False
+    """Its fact is written; what it still comes to is late."""
+
+    @property
+    def id(self) -> tuple[str, int]:
+        return self.started.call_id, self.started.attempt
+
+
+async def run_tool(
+    env: Environment, run: ToolRun, context: CallContext, executor: ToolExecutor, hooks: Hooks, tell: Tell
+) -> None:
+    """Run one attempt to its end and tell the loop what it came to."""
+    fault: ErrorInfo | None = None
+    try:
+        if hooks.before_tool is not None:
+            await hooks.before_tool(run.name, run.input, context)
+    except Exception as error:
+        logger.exception("before_tool hook failed, session=%s call=%s", context.session_id, context.call_id)
+        fault = error_info(error, env.secrets)
+        result = ToolResult(
+            "cancelled", (TextBlock("Not run: the agent's own code failed before it."),), confirmed_cancel=True
+        )
+    else:
+        result = await executor.execute(run.name, run.input, context)
+        for digest, (media_type, body) in result.blobs.items():
+            await env.store.put_blob(context.session_id, digest, media_type, body)
+        try:
+            if hooks.after_tool is not None:
+                result = await hooks.after_tool(run.name, run.input, result, context) or result
+        except Exception as error:
+            logger.exception("after_tool hook failed, session=%s call=%s", context.session_id, context.call_id)
+            fault = error_info(error, env.secrets)
+    elapsed_ms = int((env.clock.monotonic_s() - run.began_s) * 1000)
+    tell(ToolDone(run.run_id, context.call_id, context.attempt, result, elapsed_ms, fault))
