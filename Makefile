@@ -1,0 +1,48 @@
+# Every command of the project. What takes more than three lines lives in scripts/.
+
+PYTHON  ?= python3
+BIN     := .venv/bin
+# Fast tests run in this many processes; worth more than 0 once they take longer than starting the workers.
+WORKERS ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run check format test bench soak fresh lock clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with everything a developer needs (does nothing when it is up to date)
+	@$(PYTHON) scripts/setup.py dev
+
+run: ## Set up what the run needs, then talk to an agent on a real local model, without any key
+	@$(PYTHON) scripts/setup.py run
+	@$(BIN)/ownloop chat examples/home.py
+
+check: setup ## Format, lint, types, layers and the fast tests (two minutes at most)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS)
+
+format: setup ## Format the code and repair what the linter can repair
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test: check ## Set up and check, then the slow tests: real model, terminals, crashes, installs
+	@$(BIN)/python -m pytest -q -m slow
+
+bench: setup ## Measure, and print the numbers
+	@$(BIN)/python -m bench
+
+soak: setup ## Run for long under load, and watch memory, files and tasks
+	@$(BIN)/python -m bench.soak
+
+fresh: ## Prove `make run` and `make test` on a bare Debian made for it (root only)
+	@scripts/fresh.sh
+
+lock: setup ## Make the hashed requirement files anew
+	@scripts/lock.sh
+
+clean: ## Remove the environment and the caches
+	@rm -rf .venv .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,79 @@
+"""The public names of ownloop, found lazily (PEP 562): importing the root costs next to nothing.
+
+For users only; nobody inside the package imports from here. The list, the table and the imports for type checkers
+name the same things; tests/meta/test_public_names.py holds them together.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ownloop._version import __version__
+
+if TYPE_CHECKING:
+    from ownloop.agent import Agent, AgentLoop
+    from ownloop.backends.local import LocalBackend
+    from ownloop.backends.openai_compatible import OpenAICompatibleBackend
+    from ownloop.backends.scripted import ScriptedBackend
+    from ownloop.core.agent_base import AgentBase, AgentInteraction, AgentInteractionRequest, EnvVar
+    from ownloop.core.backend import AgentTurn, Backend, ToolCall
+    from ownloop.core.ports import ToolContext
+    from ownloop.errors import OwnloopError
+    from ownloop.store.memory import MemoryStore
+    from ownloop.store.sqlite import SQLiteStore
+    from ownloop.tools.decorator import ToolRetry, tool
+
+__all__ = [
+    "Agent",
+    "AgentBase",
+    "AgentInteraction",
+    "AgentInteractionRequest",
+    "AgentLoop",
+    "AgentTurn",
+    "Backend",
+    "EnvVar",
+    "LocalBackend",
+    "MemoryStore",
+    "OpenAICompatibleBackend",
+    "OwnloopError",
+    "SQLiteStore",
+    "ScriptedBackend",
+    "ToolCall",
+    "ToolContext",
+    "ToolRetry",
+    "__version__",
+    "tool",
+]
+
+_MODULE_OF = {
+    "Agent": "ownloop.agent",
+    "AgentBase": "ownloop.core.agent_base",
+    "AgentInteraction": "ownloop.core.agent_base",
+    "AgentInteractionRequest": "ownloop.core.agent_base",
+    "AgentLoop": "ownloop.agent",
+    "AgentTurn": "ownloop.core.backend",
+    "Backend": "ownloop.core.backend",
+    "EnvVar": "ownloop.core.agent_base",
+    "LocalBackend": "ownloop.backends.local",
+    "MemoryStore": "ownloop.store.memory",
+    "OpenAICompatibleBackend": "ownloop.backends.openai_compatible",
+    "OwnloopError": "ownloop.errors",
+    "SQLiteStore": "ownloop.store.sqlite",
+    "ScriptedBackend": "ownloop.backends.scripted",
+    "ToolCall": "ownloop.core.backend",
+    "ToolContext": "ownloop.core.ports",
+    "ToolRetry": "ownloop.tools.decorator",
+    "tool": "ownloop.tools.decorator",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'ownloop' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value  # found once; later look-ups no longer come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

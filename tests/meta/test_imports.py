@@ -1,0 +1,47 @@
+"""Importing ownloop is cheap, and loads no SDK, server or terminal library."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+HEAVY = {
+    "aiohttp",
+    "anthropic",
+    "httpx2",
+    "huggingface_hub",
+    "openai",
+    "prompt_toolkit",
+    "starlette",
+    "uvicorn",
+    "xllamacpp",
+}
+
+MEASURE = """
+import os, sys
+before = os.times()
+{statement}
+after = os.times()
+print(after.user + after.system - before.user - before.system)
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+
+
+def run(statement: str) -> tuple[float, set[str]]:
+    script = MEASURE.format(statement=statement)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    cpu_s, modules = done.stdout.splitlines()
+    return float(cpu_s), set(modules.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "bound_cpu_s"),
+    [("import ownloop", 0.25), ("from ownloop import Agent, tool", 0.45)],
+)
+def test_an_import_costs_little_cpu_and_loads_nothing_heavy(statement: str, bound_cpu_s: float):
+    runs = [run(statement) for _ in range(5)]
+    # The least of several: a busy machine makes a run slower, never faster.
+    assert min(cpu_s for cpu_s, _ in runs) <= bound_cpu_s
+    assert runs[0][1] & HEAVY == set()
