@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ownloop.core.agent_base import AgentBase, AgentInteraction, AgentInteractionRequest, EnvVar
-from ownloop.core.codec import dumps
+from ownloop.core.codec import digest, dumps
 from ownloop.core.commands import EndSegment, InFlight, Record, StartRun
 from ownloop.core.events import (
     CancelRequested,
@@ -27,10 +27,10 @@ from ownloop.core.events import (
     RunEnded,
     RunStarted,
 )
+from ownloop.core.inbox import AnswerRequest
 from ownloop.core.intake import intake
 from ownloop.core.interactions import answer_schema
-from ownloop.core.messages import TextBlock
-from ownloop.core.ports import ForeignDefinition
+from ownloop.core.messages import Json, TextBlock
 from ownloop.core.run import RequestState
 from ownloop.core.session import SessionState, WaitingInput, advance, due, expired
 from ownloop.core.text import clean_json
@@ -45,6 +45,20 @@ LOOK_EVERY_MS = 1000
 AGENT_LOST = ErrorInfo(
     "agent_lost", "the process that held the agent is gone, and its run with it; send the message again"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignAgent:
+    """A class that implements `AgentBase`, as a definition the host can serve."""
+
+    name: str
+    agent_class: type[AgentBase]
+    env_names: Sequence[str] = ()
+    config_schema: Json = field(default_factory=lambda: {"type": "object"})
+
+    @property
+    def digest(self) -> str:
+        return digest({"name": self.name, "class": self.agent_class.__qualname__})
 
 
 @dataclass(slots=True)
@@ -70,7 +84,7 @@ class _Plan:
 class ForeignSession:
     """One session of a foreign agent, from its claim to its eviction, its end, or that of the host."""
 
-    def __init__(self, env: Environment, journal: Journal, definition: ForeignDefinition) -> None:
+    def __init__(self, env: Environment, journal: Journal, definition: ForeignAgent) -> None:
         self._env = env
         self._journal = journal
         self._definition = definition
@@ -132,7 +146,7 @@ class ForeignSession:
         taken = intake(plan.state, rows, plan.at_ms, self._journal.lease.epoch, self._env.ids.new)
         self._add(plan, *taken.facts)
         plan.takes.extend(taken.takes)
-        answered = {row.item.body.request_id for row in rows if row.item.body.kind == "answer"}
+        answered = {row.item.body.request_id for row in rows if isinstance(row.item.body, AnswerRequest)}
         for draft in expired(plan.state, plan.at_ms):
             if isinstance(draft.body, InteractionResolved) and draft.body.request_id not in answered:
                 self._add(plan, draft)

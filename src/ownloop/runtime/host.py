@@ -8,21 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ownloop.core.backend import Adapter
 from ownloop.core.events import CancelRequested, Draft, ErrorInfo
 from ownloop.core.commands import InFlight, Record
 from ownloop.core.intake import intake
-from ownloop.core.ports import AnyDefinition, Bus, Clock, Definition, ForeignDefinition, Ids, Secrets, Store, Threads
+from ownloop.core.ports import Bus, Clock, Definition, Ids, Secrets, Store, Threads
 from ownloop.core.session import due
 from ownloop.errors import ConfigError, FencedError, OwnloopError, StoreError
 from ownloop.runtime.calls import ToolDone
 from ownloop.runtime.engine_local import LocalEngine
 from ownloop.runtime.environment import Environment
-from ownloop.runtime.foreign import ForeignSession
+from ownloop.runtime.foreign import ForeignAgent, ForeignSession
 from ownloop.runtime.hub import Hub
 from ownloop.runtime.instances import InstanceAdapter
 from ownloop.runtime.journal import Journal
@@ -33,6 +34,9 @@ from ownloop.runtime.system import SystemClock, SystemIds, SystemThreads
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_MS = 5000
+
+AnyDefinition: TypeAlias = Definition | ForeignAgent
+"""What a host serves."""
 
 
 @dataclass(slots=True)
@@ -122,11 +126,11 @@ class Host:
             definition = self.definitions.get(journal.state.agent)
             if definition is None:
                 await self._only_close(journal)
-            elif hasattr(definition, "agent_class"):
-                busy.driver = ForeignSession(self.env, journal, definition)  # pyright: ignore[reportArgumentType]
+            elif isinstance(definition, ForeignAgent):
+                busy.driver = ForeignSession(self.env, journal, definition)
                 await busy.driver.drive()
             else:
-                await self._drive(journal, definition, busy)  # pyright: ignore[reportArgumentType]
+                await self._drive(journal, definition, busy)
 
     async def _drive(self, journal: Journal, definition: Definition, busy: _Busy) -> None:
         loop = Loop(self.env, journal, definition, lambda model: self.adapter(definition, model), self._late)
@@ -218,7 +222,7 @@ async def open_host(
     bus: Bus | None = None,
     limit: int = 64,
     wrap_hub: Callable[[Hub], Hub] = lambda hub: hub,
-) -> AsyncIterator[Host]:
+) -> AsyncGenerator[Host]:
     """Open `store` and run the sessions of `definitions` on it while the context is open.
 
     Sessions that a dead process left runnable go on at once. Leaving cancels what is in flight; nothing of it is lost, and

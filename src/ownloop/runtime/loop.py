@@ -46,7 +46,7 @@ from ownloop.core.events import (
     ToolStarted,
     TurnStarted,
 )
-from ownloop.core.inbox import InboxItem, InboxRow, LateResult
+from ownloop.core.inbox import AnswerRequest, InboxItem, InboxRow, LateResult
 from ownloop.core.intake import intake, late_result
 from ownloop.core.interactions import answer_schema
 from ownloop.core.messages import BlobBlock, Json, ResultContent, ToolResultBlock
@@ -183,7 +183,7 @@ class Loop:
         taken = intake(plan.state, self._rows, plan.at_ms, self._epoch, self._env.ids.new)
         self._add(plan, *taken.facts)
         plan.takes.extend(taken.takes)
-        answered = {row.item.body.request_id for row in self._rows if row.item.body.kind == "answer"}
+        answered = {row.item.body.request_id for row in self._rows if isinstance(row.item.body, AnswerRequest)}
         self._add(plan, *(d for d in expired(plan.state, plan.at_ms) if _request_id(d) not in answered))
         await self._take_due(plan, stopping=taken.stop is not None)
         if plan.state.closed and taken.stop is not None:

@@ -1,0 +1,1 @@
+"""What people and clients see: pure folds of one event stream into the frames of a vocabulary."""
