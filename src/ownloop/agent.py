@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ownloop.core.backend import Adapter, Backend, ModelSettings
 from ownloop.core.codec import digest
-from ownloop.core.events import Event, Fact, Limits, RunEnded
+from ownloop.core.cursor import Cursor
+from ownloop.core.events import Event, Limits
 from ownloop.core.messages import Json, ResultContent
 from ownloop.core.ports import Clock, Hooks, Ids, Secrets, Store, Threads, ToolExecutor
 from ownloop.errors import ConfigError
-AgentLoop = None
+from ownloop.runtime.agent_loop import AgentLoop
 from ownloop.runtime.host import Host, open_host
 from ownloop.runtime.secrets import EnvSecrets
 from ownloop.runtime.system import SystemClock, SystemThreads
@@ -64,6 +65,7 @@ class Agent:
         secrets: Names of environment variables that tools may ask for with `ToolContext.secrets`.
         config: JSON schema of what a session may be created with; `deps` and tools see it in the session.
         approval_expires_s: After how long an unanswered approval counts as denied; None = never.
+        suggestions: Sentences that the terminal and the page offer to try.
 
     Raises:
         ConfigError, ToolDefinitionError: something here cannot work; the text says what and what to do.
@@ -85,6 +87,7 @@ class Agent:
         secrets: Sequence[str] = (),
         config: Json | None = None,
         approval_expires_s: float | None = None,
+        suggestions: Sequence[str] = (),
         MAX_STEPS: int | None = None,
     ) -> None:
         if not name or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
@@ -101,6 +104,7 @@ class Agent:
         self.hooks = hooks or Hooks()
         self.deps = deps
         self.secret_names = tuple(secrets)
+        self.suggestions = tuple(suggestions)
         self.config_schema = config or CONFIG_SCHEMA
         self.settings = settings if isinstance(settings, ModelSettings) else ModelSettings(**dict(settings or {}))
         turns = max_turns if max_turns is not None else MAX_STEPS
@@ -146,9 +150,9 @@ class Agent:
     @property
     def base(self) -> type[AgentBase]:
         """A generated AgentBase subclass, for embedding this agent in other people's hosts."""
-        from ownloop.runtime.generated_base import agent_base_of
+        from ownloop.embedding import base_of
 
-        return agent_base_of(self)
+        return base_of(self)
 
     # --- running it from code ---
 
@@ -160,7 +164,7 @@ class Agent:
         clock: Clock | None = None,
         ids: Ids | None = None,
         threads: Threads | None = None,
-    ) -> AsyncIterator[OpenAgent]:
+    ) -> AsyncGenerator[OpenAgent]:
         """Host the agent while the context is open: its model stays loaded, its sessions go on from where they were.
 
         `store` is a path or a Store; by default `OWNLOOP_STORE`, else memory that lives as long as this Agent object.
@@ -270,30 +274,8 @@ class OpenAgent:
         service = self.service
         head = (await service.session(session_id)).head_seq
         accepted = await service.send(session_id, content)
-        async for event in self._events(accepted, head):
-            yield event
-
-    async def _events(self, accepted: Accepted, after: int) -> AsyncIterator[Event]:
-        service = self.service
-        waiting = asyncio.create_task(service.wait(accepted))
-        try:
-            async with service.subscribe(accepted.session_id, str(after), run_id=accepted.run_id) as frames:
-                while True:
-                    batch = asyncio.create_task(frames.batch())  # pyright: ignore[reportArgumentType]
-                    await asyncio.wait((batch, waiting), return_when=asyncio.FIRST_COMPLETED)
-                    if not batch.done():
-                        result = waiting.result()
-                        if result.state == "interrupted":
-                            batch.cancel()
-                            await asyncio.gather(batch, return_exceptions=True)
-                            return
-                    for frame in await batch:
-                        yield frame.event
-                        if isinstance(frame.event, Fact) and isinstance(frame.event.body, RunEnded):
-                            return
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+        async for frame in service.follow(accepted, str(Cursor(head))):
+            yield frame.event
 
     async def resume(self, result: RunResult, answers: Mapping[str, Any]) -> RunResult:
         """Answer requests of an interrupted run, and wait until it has ended or waits again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -40,8 +40,9 @@ from ownloop.errors import (
     OwnloopError,
     SessionClosedError,
 )
-from ownloop.runtime.host import Host
-from ownloop.runtime.hub import Subscription
+from ownloop.runtime.foreign import ForeignAgent
+from ownloop.runtime.host import AnyDefinition, Host
+from ownloop.runtime.hub import Frame, Subscription
 from ownloop.runtime.journal import read_state
 
 OnBusy: TypeAlias = Literal["queue", "steer", "reject"]
@@ -123,11 +124,11 @@ class Service:
         """agents.list"""
         found: list[AgentInfo] = []
         for definition in self._host.definitions.values():
-            if hasattr(definition, "agent_class"):
+            if isinstance(definition, ForeignAgent):
                 found.append(AgentInfo(definition.name, "", definition.config_schema, (), True))
             else:
-                tools = tuple(spec.schema() for spec in definition.executor.specs)  # pyright: ignore
-                found.append(AgentInfo(definition.name, definition.model, definition.config_schema, tools, False))  # pyright: ignore
+                tools = tuple(spec.schema() for spec in definition.executor.specs)
+                found.append(AgentInfo(definition.name, definition.model, definition.config_schema, tools, False))
         return found
 
     # --- sessions ---
@@ -147,13 +148,13 @@ class Service:
         `config` may hold the fields that the agent's config schema declares. The same `idem_key` gives the same session.
         """
         definition = self._definition(agent)
-        config = clean_json(config or {})
-        found = problems(definition.config_schema, config)
+        fields: Json = clean_json(config or {})
+        found = problems(definition.config_schema, fields)
         if found:
             raise InvalidRequestError(f"this config does not fit agent {definition.name!r}: " + "; ".join(found))
         if session_id is None:
             session_id = self._env.ids.new("sess") if idem_key is None else _derived_id("sess", principal.id, idem_key)
-        started = SessionStarted(definition.name, definition.digest, config, principal.id)
+        started = SessionStarted(definition.name, definition.digest, fields, principal.id)
         info = SessionInfo(
             session_id, definition.name, definition.digest, principal.id, principal.tenant, title, updated_ms=self._now()
         )
@@ -163,11 +164,11 @@ class Service:
             if idem_key is None:
                 raise
             first = (await self._store.read(session_id, 0, 1))[0].body
-            if not isinstance(first, SessionStarted) or (first.agent, first.config) != (definition.name, config):
+            if not isinstance(first, SessionStarted) or (first.agent, first.config) != (definition.name, fields):
                 raise ConflictError(f"the key {idem_key!r} made a session with another agent or config") from None
         return await self._store.session(session_id)
 
-    def _definition(self, agent: str | None) -> Any:
+    def _definition(self, agent: str | None) -> AnyDefinition:
         known = self._host.definitions
         if agent is None and len(known) == 1:
             return next(iter(known.values()))
@@ -304,7 +305,7 @@ class Service:
                 idem_key=idem_key,
             )
         definition = self._host.definitions.get(info.agent)
-        if not hasattr(definition, "agent_class"):
+        if not isinstance(definition, ForeignAgent):
             raise InvalidRequestError(f"agent {info.agent!r} takes 'message' and 'steer', not {type!r}")
         return await self._send(session_id, (), type, clean_json(data), on_busy, False, principal, idem_key)
 
@@ -454,6 +455,32 @@ class Service:
         """events.subscribe: all that happens after a cursor, live; see `Hub.subscribe`."""
         return self._env.hub.subscribe(session_id, parse_cursor(after or "0"), run_id=run_id, replay=replay)
 
+    async def follow(self, accepted: Accepted, after: str) -> AsyncIterator[Frame]:
+        """Yield what happens in a run after a cursor, until it has ended or waits for a person.
+
+        Raises SlowReaderError, and what stopped the host from going on.
+        """
+        waiting = asyncio.create_task(self.wait(accepted))
+        try:
+            async with self.subscribe(accepted.session_id, after, run_id=accepted.run_id) as frames:
+                while True:
+                    batch = asyncio.create_task(_batch(frames))
+                    try:
+                        await asyncio.wait((batch, waiting), return_when=asyncio.FIRST_COMPLETED)
+                        if not batch.done() and waiting.result().state == "interrupted":
+                            return
+                        shown = await batch
+                    finally:
+                        batch.cancel()
+                        await asyncio.gather(batch, return_exceptions=True)
+                    if not shown:
+                        return
+                    for frame in shown:
+                        yield frame
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
     # --- requests and rules ---
 
     async def requests(self, which: Filter = Filter(state="open"), page: Page = Page()) -> list[Asked]:  # noqa: B008 - frozen
@@ -522,6 +549,10 @@ class Service:
 
     def _now(self) -> int:
         return self._env.clock.now_ms()
+
+
+async def _batch(frames: Subscription) -> Sequence[Frame]:
+    return await frames.batch()
 
 
 def _derived_id(kind: str, *parts: str) -> str:

@@ -14,9 +14,6 @@ from ownloop.core.interactions import Purpose
 from ownloop.core.messages import Json, ResultContent, ToolCallBlock
 from ownloop.core.toolspec import ToolSpec
 
-if TYPE_CHECKING:
-    from ownloop.core.agent_base import AgentBase
-
 T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -152,7 +149,7 @@ class StoredReply:
 class Page:
     limit: int = 100
     after: str | None = None
-    """The id of the last row of the page before."""
+    """The id of the last row of the page before; of requests `session_id/request_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +199,8 @@ class Store(Protocol):
 
         Free, owned by a dead worker, or by this worker itself; always epoch + 1. From a dead owner: takeovers + 1. A named
         session may be claimed whatever its `runnable_at_ms`; unnamed ones when `runnable_at_ms <= now_ms` or their owner is
-        dead. Raises StoreInUseError for a named session whose owner lives, NotFoundError if there is none.
+        dead, never this worker's own, which a segment is driving. Raises StoreInUseError for a named session whose owner
+        lives, NotFoundError if there is none, StoreError if this worker is not registered (`heartbeat`).
         """
         ...
 
@@ -442,19 +440,6 @@ class Definition(Protocol):
         """Return an adapter, or a factory of three-method Backends. Raises ConfigError."""
         ...
 
-
-class ForeignDefinition(Protocol):
-    """A class that implements AgentBase, as the host serves it."""
-
-    name: str
-    digest: str
-    config_schema: Json
-    agent_class: type[AgentBase]
-    env_names: Sequence[str]
-    """The variables of the environment that `get_envs` may hand over."""
-
-
-AnyDefinition: TypeAlias = Definition | ForeignDefinition
 
 RunSegment: TypeAlias = Callable[[str], Awaitable[None]]
 

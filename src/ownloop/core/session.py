@@ -209,7 +209,8 @@ def _quiet(state: SessionState, run: RunState) -> bool:
 
 
 def _input_accepted(state: SessionState, fact: Fact, body: InputAccepted) -> SessionState:
-    if fact.run_id is None or body.input_id in state.inputs or fact.run_id in state.runs:
+    run_ids = {*state.runs, *(waiting.run_id for waiting in state.inputs.values())}
+    if fact.run_id is None or body.input_id in state.inputs or fact.run_id in run_ids:
         raise IllegalFactError(f"input {body.input_id!r} was accepted before, or names no run of its own")
     root = state.root
     if body.mode == "steer" and (root is None or root.cancel is not None):

@@ -1,0 +1,7 @@
+"""`python -m ownloop`."""
+
+import sys
+
+from ownloop.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The terminal. Uses `ownloop.service` and nothing below it; nobody imports it."""
