@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 from ownloop._version import __version__
 
 if TYPE_CHECKING:
-    from ownloop.agent import Agent, AgentLoop
+    from ownloop.agent import Agent
     from ownloop.backends.local import LocalBackend
     from ownloop.backends.openai_compatible import OpenAICompatibleBackend
     from ownloop.backends.scripted import ScriptedBackend
     from ownloop.core.agent_base import AgentBase, AgentInteraction, AgentInteractionRequest, EnvVar
     from ownloop.core.backend import AgentTurn, Backend, ToolCall
+    from ownloop.core.policy import Policy
     from ownloop.core.ports import ToolContext
     from ownloop.errors import OwnloopError
+    from ownloop.runtime.agent_loop import AgentLoop
     from ownloop.store.memory import MemoryStore
     from ownloop.store.sqlite import SQLiteStore
     from ownloop.tools.decorator import ToolRetry, tool
+    from ownloop.tools.image import Image
 
 __all__ = [
     "Agent",
@@ -31,10 +34,12 @@ __all__ = [
     "AgentTurn",
     "Backend",
     "EnvVar",
+    "Image",
     "LocalBackend",
     "MemoryStore",
     "OpenAICompatibleBackend",
     "OwnloopError",
+    "Policy",
     "SQLiteStore",
     "ScriptedBackend",
     "ToolCall",
@@ -49,14 +54,16 @@ _MODULE_OF = {
     "AgentBase": "ownloop.core.agent_base",
     "AgentInteraction": "ownloop.core.agent_base",
     "AgentInteractionRequest": "ownloop.core.agent_base",
-    "AgentLoop": "ownloop.agent",
+    "AgentLoop": "ownloop.runtime.agent_loop",
     "AgentTurn": "ownloop.core.backend",
     "Backend": "ownloop.core.backend",
     "EnvVar": "ownloop.core.agent_base",
+    "Image": "ownloop.tools.image",
     "LocalBackend": "ownloop.backends.local",
     "MemoryStore": "ownloop.store.memory",
     "OpenAICompatibleBackend": "ownloop.backends.openai_compatible",
     "OwnloopError": "ownloop.errors",
+    "Policy": "ownloop.core.policy",
     "SQLiteStore": "ownloop.store.sqlite",
     "ScriptedBackend": "ownloop.backends.scripted",
     "ToolCall": "ownloop.core.backend",

@@ -2,7 +2,7 @@
 
 ```
 OwnloopError                     code              meaning
-├── ConfigError                  config            a setting, extra, key or file is missing or wrong: the text says what to do
+├── ConfigError                  config            a setting, extra, key or file is missing or wrong
 │   └── ToolDefinitionError      tool_definition   a @tool function cannot be offered to a model
 ├── InvalidRequestError          invalid_request   input from a client that does not fit its schema
 │   └── CursorError              cursor            a cursor that nobody here wrote

@@ -1,8 +1,9 @@
 import asyncio
 import gc
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from ownloop.errors import (
     RateLimitedError,
     StreamInterruptedError,
 )
-from ownloop.testing.wire_cases import WireCase, load_cases
+from ownloop.testing.wire_cases import WIRES, WireCase, decode_case, load_cases
 from tests.backends.wire_server import DONE, HELLO, Reply, WireServer, frame, text
 
 ASK = ModelRequest("Be brief.", (Message("user", (TextBlock("Hi"),)),), (), ModelSettings())
@@ -44,7 +45,7 @@ CAPTURES = Path(__file__).parent / "captures"
 
 
 @asynccontextmanager
-async def adapter(server: WireServer | str, **options: Any) -> AsyncIterator[OpenAICompatibleAdapter]:
+async def adapter(server: WireServer | str, **options: Any) -> AsyncGenerator[OpenAICompatibleAdapter]:
     base_url = server if isinstance(server, str) else server.base_url
     options = {"api_key": "sk-own"} | options
     opened = OpenAICompatibleAdapter(base_url, "m", **options)
@@ -69,9 +70,13 @@ def words(parts: Sequence[Part]) -> str:
 async def failure(opened: OpenAICompatibleAdapter, request: ModelRequest = ASK) -> tuple[ProviderError, str]:
     """Return how a response failed, and the text that was shown before."""
     seen: list[Part] = []
-    with pytest.raises(ProviderError) as caught:
+
+    async def read() -> None:
         async for batch in opened.start(request):
-            seen += batch
+            seen.extend(batch)
+
+    with pytest.raises(ProviderError) as caught:
+        await read()
     return caught.value, words(seen)
 
 
@@ -173,9 +178,6 @@ REPLIES = [
 
 @pytest.mark.parametrize("case", REPLIES, ids=[case.name for case in REPLIES])
 async def test_every_case_comes_through_the_sdk_as_the_pure_half_reads_it(case: WireCase) -> None:
-    """The bytes are decoded elsewhere; here it shows that transport adds and loses nothing, and which error results."""
-    from ownloop.testing.wire_cases import decode_case
-
     response = case.raw["response"]
     reply = Reply(case.chunks, response["status"], response["headers"], "reset" if case.is_reset else "close")
     expected = decode_case(case)
@@ -191,8 +193,6 @@ async def test_every_case_comes_through_the_sdk_as_the_pure_half_reads_it(case: 
 
 
 def _parts(case: WireCase) -> list[Part]:
-    from ownloop.testing.wire_cases import WIRES
-
     if case.raw["response"]["status"] >= 400:
         return []
     return [part for batch in WIRES[case.wire].decode(case, case.chunks).batches for part in batch]
@@ -211,19 +211,24 @@ async def test_each_network_read_becomes_a_batch_at_once() -> None:
 
 async def test_the_request_id_of_the_reply_is_kept() -> None:
     headers = {"content-type": "text/event-stream", "x-request-id": "r7"}
-    async with WireServer(Reply(HELLO, headers=headers), Reply(HELLO[:1], headers=headers)) as server:
-        async with adapter(server) as opened:
-            last = (await parts_of(opened))[-1]
-            assert isinstance(last, Finish)
-            assert last.request_id == "r7"
-            error, _ = await failure(opened)
-            assert error.request_id == "r7"
+    replies = (Reply(HELLO, headers=headers), Reply(HELLO[:1], headers=headers))
+    async with WireServer(*replies) as server, adapter(server) as opened:
+        last = (await parts_of(opened))[-1]
+        assert isinstance(last, Finish)
+        assert last.request_id == "r7"
+        error, _ = await failure(opened)
+        assert error.request_id == "r7"
 
 
 @pytest.mark.parametrize(
     ("status", "headers", "body", "kind"),
     [
-        (429, {"retry-after": "7", "x-request-id": "r1"}, b'{"error": {"message": "slow down, sk-own"}}', RateLimitedError),
+        (
+            429,
+            {"retry-after": "7", "x-request-id": "r1"},
+            b'{"error": {"message": "slow down, sk-own"}}',
+            RateLimitedError,
+        ),
         (500, {}, b"boom", ProviderError),
         (503, {}, b'{"error": {"message": "Loading model"}}', OverloadedError),
         (401, {}, b'{"error": {"message": "Incorrect API key provided: sk-own"}}', AuthError),
@@ -411,8 +416,6 @@ async def test_a_repeat_is_made_once_and_only_when_a_connection_could_be_stale()
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES.keys())
 def test_every_profile_names_a_pattern_that_some_call_id_fits(profile: Profile) -> None:
-    import re
-
     assert any(re.fullmatch(profile.call_ids, id) for id in ("call_0123456789abcdef01234567", "0123456ab"))
 
 

@@ -1,5 +1,6 @@
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -44,14 +45,18 @@ def result(call_id: str, text: str = "ok", *, is_error: bool = False) -> ToolRes
     return ToolResultBlock(call_id, "t", (TextBlock(text),), is_error)
 
 
-def encode(*messages: Message, profile: Profile = GENERIC, system: str = "", tools: tuple[ToolSpec, ...] = ()) -> list[Json]:
+def encode(
+    *messages: Message, profile: Profile = GENERIC, system: str = "", tools: tuple[ToolSpec, ...] = ()
+) -> list[Json]:
     request = ModelRequest(system, messages, tools, ModelSettings(), blobs=BLOBS)
     return encode_request(request, profile, "p", "m").messages
 
 
 def ids(messages: list[Json]) -> list[str]:
     """The ids of calls and results, in order."""
-    return [id for m in messages for id in ([c["id"] for c in m.get("tool_calls", [])] or [m.get("tool_call_id")]) if id]
+    return [
+        id for m in messages for id in ([c["id"] for c in m.get("tool_calls", [])] or [m.get("tool_call_id")]) if id
+    ]
 
 
 def test_a_turn_with_two_calls_is_one_message_and_one_result_each() -> None:
@@ -97,14 +102,18 @@ def test_a_turn_with_two_calls_is_one_message_and_one_result_each() -> None:
         ("[" * 100_000, {}, "{}"),
     ],
 )
-def test_arguments_go_back_as_streamed_only_if_they_are_an_object(arguments: str | None, input: Json, sent: str) -> None:
+def test_arguments_go_back_as_streamed_only_if_they_are_an_object(
+    arguments: str | None, input: Json, sent: str
+) -> None:
     (message, _) = encode(assistant(ToolCallBlock("c", "t", input, "a", arguments)), results(result("c")))
     assert message["tool_calls"][0]["function"]["arguments"] == sent
 
 
 @pytest.mark.parametrize(("profile", "content"), [(GENERIC, ""), (OPENAI, None)])
 def test_content_beside_calls_is_there_as_the_profile_wants_it(profile: Profile, content: str | None) -> None:
-    (message, _) = encode(assistant(TextBlock(" \n"), ToolCallBlock("c", "t", {}, "a")), results(result("c")), profile=profile)
+    (message, _) = encode(
+        assistant(TextBlock(" \n"), ToolCallBlock("c", "t", {}, "a")), results(result("c")), profile=profile
+    )
     assert message["content"] == content
 
 
@@ -185,7 +194,10 @@ def test_images_of_results_follow_all_results_in_one_message_of_the_user() -> No
 
 def test_a_model_that_reads_no_attachments_is_told_of_them() -> None:
     (message,) = encode(Message("user", (TextBlock("See:"), PNG)), profile=LOCAL)
-    assert message["content"][1] == {"type": "text", "text": "[an attachment of type image/png that this model cannot read]"}
+    assert message["content"][1] == {
+        "type": "text",
+        "text": "[an attachment of type image/png that this model cannot read]",
+    }
 
 
 def test_a_blob_whose_bytes_are_missing_is_an_error_that_names_it() -> None:
@@ -213,7 +225,11 @@ def test_a_strict_template_gets_alternating_roles() -> None:
 
 
 def test_tools_are_offered_under_legal_names() -> None:
-    specs = (ToolSpec("files.read", "Read", {"properties": {"p": {}}}), ToolSpec("plain", "", {}), ToolSpec("x" * 80, "", {}))
+    specs = (
+        ToolSpec("files.read", "Read", {"properties": {"p": {}}}),
+        ToolSpec("plain", "", {}),
+        ToolSpec("x" * 80, "", {}),
+    )
     encoded = encode_request(ModelRequest("", (), specs, ModelSettings()))
     names = [tool["function"]["name"] for tool in encoded.tools]
     assert names[1] == "plain"
@@ -224,8 +240,6 @@ def test_tools_are_offered_under_legal_names() -> None:
 
 @given(st.text(max_size=100), st.text(max_size=100))
 def test_wire_names_are_legal_stable_and_apart(a: str, b: str) -> None:
-    import re
-
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", wire_name(a))
     assert wire_name(a) == wire_name(a)
     assert (wire_name(a) == wire_name(b)) == (a == b)
@@ -247,7 +261,9 @@ def request_of(messages: list[Message]) -> ModelRequest:
     return ModelRequest("s", messages, (), ModelSettings())
 
 
-def test_a_growing_conversation_sends_the_same_prefix_and_encodes_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_growing_conversation_sends_the_same_prefix_and_encodes_only_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     encoded: list[Any] = []
     original = Encoder._encode_message
 

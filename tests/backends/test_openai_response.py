@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownloop.backends.openai_response import Accumulator, ThinkTags, usage_of
+from ownloop.backends.openai_response import Accumulator, usage_of
+from ownloop.backends.think_tags import ThinkTags
 from ownloop.core.backend import Finish, Part, PartDelta, PartEnd, PartStart, UsageSeen
 from ownloop.core.events import ErrorInfo, ResponseEnded
 from ownloop.core.messages import TextBlock, ThinkingBlock, ToolCallBlock
@@ -29,7 +30,9 @@ def frame(delta: dict[str, Any] | None = None, finish: str | None = None, **rest
     return b"data: " + json.dumps({"choices": [choice], **rest}).encode() + b"\n\n"
 
 
-def call(index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None) -> dict[str, Any]:
+def call(
+    index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None
+) -> dict[str, Any]:
     entry: dict[str, Any] = {} if index is None else {"index": index}
     if id is not None:
         entry["id"] = id
@@ -106,7 +109,12 @@ def test_our_name_of_a_tool_is_told_not_the_one_on_the_wire() -> None:
         ([call(0, "a", "ping", "{}"), call(0, "b", "ping", "{}")], [("a", "ping", {}), ("b", "ping", {})]),
         # each delta of the two names its call again
         (
-            [call(0, "a", "read", '{"n":'), call(0, "b", "read", '{"n":'), call(0, "a", "", "1}"), call(0, "b", "", "2}")],
+            [
+                call(0, "a", "read", '{"n":'),
+                call(0, "b", "read", '{"n":'),
+                call(0, "a", "", "1}"),
+                call(0, "b", "", "2}"),
+            ],
             [("a", "read", {"n": 1}), ("b", "read", {"n": 2})],
         ),
         # neither index nor id
@@ -115,7 +123,10 @@ def test_our_name_of_a_tool_is_told_not_the_one_on_the_wire() -> None:
             [(None, "read", {"n": 1}), (None, "read", {"n": 2})],
         ),
         # neither index nor id, and nothing to tell the arguments apart
-        ([call(None, None, "ping", ""), call(None, None, "read_file", "")], [(None, "ping", {}), (None, "read_file", {})]),
+        (
+            [call(None, None, "ping", ""), call(None, None, "read_file", "")],
+            [(None, "ping", {}), (None, "read_file", {})],
+        ),
         # an index that vanishes continues the last call
         ([call(3, "a", "read", '{"n":'), call(None, None, None, "1}")], [("a", "read", {"n": 1})]),
         # id and name in every delta
@@ -127,7 +138,12 @@ def test_our_name_of_a_tool_is_told_not_the_one_on_the_wire() -> None:
         ([call(0, "a", "ping", "{}"), call(1, "a", "ping", "{}")], [("a", "ping", {}), ("a", "ping", {})]),
         # interleaved, later index first
         (
-            [call(2, "b", "read", '{"n":'), call(1, "a", "read", '{"n":'), call(2, arguments="2}"), call(1, arguments="1}")],
+            [
+                call(2, "b", "read", '{"n":'),
+                call(1, "a", "read", '{"n":'),
+                call(2, arguments="2}"),
+                call(1, arguments="1}"),
+            ],
             [("b", "read", {"n": 2}), ("a", "read", {"n": 1})],
         ),
         # a phantom
@@ -153,7 +169,9 @@ def test_a_call_without_any_name_is_answered_with_an_error() -> None:
 
 
 def test_two_objects_glued_into_one_call_are_refused() -> None:
-    fact, _, _ = decode(calls(call(0, "a", "read", '{"n":1}')), calls(call(0, arguments='{"n":2}')), frame(finish="stop"))
+    fact, _, _ = decode(
+        calls(call(0, "a", "read", '{"n":1}')), calls(call(0, arguments='{"n":2}')), frame(finish="stop")
+    )
     (block,) = fact.blocks
     assert isinstance(block, ToolCallBlock)
     assert "not valid JSON" in (block.problem or "")
@@ -192,13 +210,19 @@ def test_a_last_event_that_repeats_the_whole_message_doubles_nothing() -> None:
 
 def test_blank_text_before_a_call_is_no_block() -> None:
     fact, _, _ = decode(
-        frame({"content": "\n\n"}), frame({"content": " "}), calls(call(0, "a", "ping", "{}")), frame(finish="stop"), DONE
+        frame({"content": "\n\n"}),
+        frame({"content": " "}),
+        calls(call(0, "a", "ping", "{}")),
+        frame(finish="stop"),
+        DONE,
     )
     assert [block.type for block in fact.blocks] == ["tool_call"]
 
 
 def test_blank_text_before_words_is_kept() -> None:
-    fact, _, _ = decode(frame({"content": "\n"}), frame({"content": " a"}), frame({"content": "\n"}), frame(finish="stop"))
+    fact, _, _ = decode(
+        frame({"content": "\n"}), frame({"content": " a"}), frame({"content": "\n"}), frame(finish="stop")
+    )
     assert fact.blocks == (TextBlock("\n a\n"),)
 
 
@@ -317,7 +341,7 @@ def test_without_the_providers_last_word_a_response_is_interrupted(chunks: list[
 
 def test_a_proxys_page_is_quoted_in_the_error() -> None:
     _, _, error = decode(b"<html>no backend available</html>\n")
-    assert error is not None
+    assert isinstance(error, StreamInterruptedError)
     assert error.detail == "<html>no backend available</html>"
 
 
@@ -339,9 +363,12 @@ def test_a_proxys_page_is_quoted_in_the_error() -> None:
 def test_an_error_in_the_stream_fails_the_response_and_keeps_the_text(
     chunk: bytes, kind: type[ProviderError], words: str | None
 ) -> None:
-    fact, _, error = decode(frame({"content": "So "}), chunk, frame({"content": "far"}, "stop"), DONE, secrets=["sk-secret"])
+    fact, _, error = decode(
+        frame({"content": "So "}), chunk, frame({"content": "far"}, "stop"), DONE, secrets=["sk-secret"]
+    )
     assert type(error) is kind
     assert fact.blocks == (TextBlock("So "),)
+    assert error is not None
     if words is not None:
         assert error.detail == words
 

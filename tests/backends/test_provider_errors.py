@@ -55,7 +55,9 @@ def test_an_error_tells_status_id_wait_and_the_providers_words() -> None:
 
 
 def test_a_key_does_not_go_out_with_the_words() -> None:
-    error = provider_error("p", {"error": "Incorrect key sk-1234 given"}, status=401, secrets=["sk-1234"], key_hint="see $K")
+    error = provider_error(
+        "p", {"error": "Incorrect key sk-1234 given"}, status=401, secrets=["sk-1234"], key_hint="see $K"
+    )
     assert "sk-1234" not in str(error) + str(error.detail)
     assert str(error).endswith("Incorrect key [key] given; see $K")
     assert redact("a", [""]) == "a"

@@ -96,9 +96,13 @@ async def test_an_entry_may_hold_one_turn_for_each_attempt() -> None:
 async def test_a_fault_after_some_deltas_leaves_its_block_open() -> None:
     backend = ScriptedBackend([say("Hello", chunk=2) + fail()])
     seen: list[Part] = []
-    with pytest.raises(StreamInterruptedError):
+
+    async def read() -> None:
         async for batch in backend.start(ask()):
-            seen += batch
+            seen.extend(batch)
+
+    with pytest.raises(StreamInterruptedError):
+        await read()
     assert [part.text for part in seen if isinstance(part, PartDelta)] == ["He", "ll", "o"]
     assert not any(isinstance(part, PartEnd) for part in seen)
 

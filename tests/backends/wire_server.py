@@ -1,4 +1,4 @@
-"""A bare HTTP server on loopback that says what a test tells it, write by write: for what a framework would smooth out."""
+"""A bare HTTP server on loopback that says what a test tells it, write by write, as no framework would."""
 
 from __future__ import annotations
 

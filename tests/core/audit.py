@@ -154,9 +154,7 @@ class Audit:
         self.inputs[input_id] = after
 
     def _open_requests(self, run_id: str | None) -> list[str]:
-        return [
-            id for id, r in self.requests.items() if r.resolved is None and (run_id is None or r.run_id == run_id)
-        ]
+        return [id for id, r in self.requests.items() if r.resolved is None and (run_id is None or r.run_id == run_id)]
 
     def _live_children(self, run_id: str) -> list[str]:
         return [id for id, run in self.runs.items() if run.parent == run_id and run.outcome is None]
@@ -253,11 +251,15 @@ class Audit:
         if call.starts:
             assert body.status not in ("denied", "invalid"), "a started call never ends denied or invalid (8)"
             assert body.status != "not_run" or call.outcome == "not_run", "not_run only where a person said so (8)"
-            assert call.outcome is None or body.status in {
-                "ran": {"ok", "unknown"},
-                "not_run": {"not_run", "unknown"},
-                "again": {"unknown"},
-            }[call.outcome]
+            assert (
+                call.outcome is None
+                or body.status
+                in {
+                    "ran": {"ok", "unknown"},
+                    "not_run": {"not_run", "unknown"},
+                    "again": {"unknown"},
+                }[call.outcome]
+            )
             child = self.runs.get(call.starts[-1][1].child_run_id or "")
             assert child is None or child.outcome is not None, "a sub-agent ends before its call"
         else:

@@ -276,7 +276,7 @@ class Owner:
         tools = self.tools | set(plan.tools) if plan else self.tools
         given_up = set(plan.given_up) if plan else set[ToolId]()
         models = {*self.models, *(call.run_id for call in plan.models)} if plan else {*self.models}
-        return InFlight(frozenset(models), frozenset((c, a) for r, c, a in tools - given_up))
+        return InFlight(frozenset(models), frozenset(id[1:] for id in tools - given_up))
 
     def _due(self, plan: Plan, stopping: bool) -> None:
         plan.waits_until, plan.end = None, None
@@ -392,7 +392,11 @@ class Owner:
         if isinstance(signal, ToolAsks):
             if run.cancel is None:
                 asked = InteractionRequested(
-                    self.world.new("req"), "question", {"question": "?"}, answer_schema("question"), call_id=call.call_id
+                    self.world.new("req"),
+                    "question",
+                    {"question": "?"},
+                    answer_schema("question"),
+                    call_id=call.call_id,
                 )
                 self._add(plan, Draft(run.run_id, asked))
             return
@@ -408,7 +412,9 @@ class Owner:
         assert call.started is not None
         if call.started.on_unknown == "ask":
             return self._ask(state, run.run_id, call.call_id, "unknown_outcome", call.prepared)
-        return Draft(run.run_id, ToolEnded(call.call_id, call.attempt, "timeout", results.timed_out(1, read_only=False)))
+        return Draft(
+            run.run_id, ToolEnded(call.call_id, call.attempt, "timeout", results.timed_out(1, read_only=False))
+        )
 
     # --- committing and performing ---
 
@@ -575,7 +581,8 @@ class World:
         self.entered[id] += 1
         assert self.entered[id] == 1, f"attempt {id} was entered twice"
         assert any(
-            isinstance(f.body, ToolStarted) and (f.run_id, f.body.call_id, f.body.attempt) == id for f in self.book.facts
+            isinstance(f.body, ToolStarted) and (f.run_id, f.body.call_id, f.body.attempt) == id
+            for f in self.book.facts
         ), f"attempt {id} was entered before its tool_started was committed"
 
     def check_history(self, state: SessionState, run_id: str) -> None:
@@ -593,7 +600,7 @@ class World:
     # --- without people ---
 
     def rest(self) -> None:
-        """Let everything that goes on without people go on, to its end; fail if there is none, or it is no legal rest."""
+        """Let everything that goes on without people go on to its end; fail if there is none, or no legal rest."""
         for _ in range(ENOUGH):
             if not self._step():
                 return self.check_rest()
@@ -655,8 +662,9 @@ def cancel(run_id: str | None = None) -> InboxBody:
 
 def response(turn: int, *calls: ToolCallBlock, **body: Any) -> ResponseEnded:
     """Return a response: complete, with these calls or else with text."""
-    blocks = calls or (TextBlock("answer"),)
-    return ResponseEnded(turn, **{"status": "complete", "blocks": blocks, "usage": Usage(input=1, output=1), **body})
+    said: dict[str, Any] = {"status": "complete", "usage": Usage(input=1, output=1)}
+    said["blocks"] = calls or (TextBlock("answer"),)
+    return ResponseEnded(turn, **{**said, **body})
 
 
 def ends(world: World) -> list[tuple[str, str]]:

@@ -43,7 +43,9 @@ EXAMPLES: list[FactBody] = [
     SessionStarted("agent", "digest", {"key": None, "n": BIG}, "ann", ParentRef("sess_0", 4)),
     InputAccepted("input_1", "steer", (TextBlock("hi", {"x": 1}), BlobBlock("d", "image/png", 3)), "ann", "k"),
     InputWithdrawn("input_1"),
-    RunStarted(Limits(max_turns=None, budget_cost=1.5), "m", ("input_1",), "run_0", "call_0", 1, "sub", (TextBlock("t"),)),
+    RunStarted(
+        Limits(max_turns=None, budget_cost=1.5), "m", ("input_1",), "run_0", "call_0", 1, "sub", (TextBlock("t"),)
+    ),
     TurnStarted(1, 2, "claude", "anthropic", "m", ("input_1",)),
     ResponseEnded(
         1,

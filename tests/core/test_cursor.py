@@ -66,10 +66,9 @@ def test_the_error_shows_only_the_beginning_of_a_long_text():
 
 def cursors() -> st.SearchStrategy[Cursor]:
     def with_marks(seq: int) -> st.SearchStrategy[Cursor]:
-        streams = st.integers(1, seq) if seq else st.nothing()
-        return st.builds(Cursor, st.just(seq), st.dictionaries(streams, st.integers(0, 10**12), max_size=5))
+        return st.builds(Cursor, st.just(seq), st.dictionaries(st.integers(1, seq), st.integers(0, 10**12), max_size=5))
 
-    return st.integers(0, 10**12).flatmap(with_marks)
+    return st.integers(1, 10**12).flatmap(with_marks)
 
 
 @given(cursors())

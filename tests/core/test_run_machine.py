@@ -1,4 +1,4 @@
-"""The state table of RUN-MACHINE §2, row by row: after these facts, these commands are due."""
+"""The state table of RUN-MACHINE §2, row by row: after these facts, these commands are due, or that fact is illegal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from ownloop.core.events import (
     InteractionRequested,
     InteractionResolved,
     Limits,
-    Note,
     PreparedCall,
     ResponseEnded,
     RunEnded,
@@ -48,9 +47,10 @@ from ownloop.core.events import (
 )
 from ownloop.core.interactions import Purpose
 from ownloop.core.messages import TextBlock, ToolCallBlock
-from ownloop.core.session import SessionState, due, fold
+from ownloop.core.session import SessionState, advance, due, fold
 from ownloop.core.toolspec import OnUnknown
 from ownloop.core.usage import Usage
+from ownloop.errors import IllegalFactError
 
 RETRY = ErrorInfo("overloaded", "later", retryable=True, retry_after_ms=70)
 FATAL = ErrorInfo("auth", "no key")
@@ -78,7 +78,8 @@ def turn(number: int = 1, attempt: int = 1, *inputs: str, run_id: str = "r1") ->
 def ended(*calls: str, turn: int = 1, run_id: str = "r1", **body: Any) -> Draft:
     """A response with these calls (`!` marks a cut one), else with text."""
     blocks = tuple(
-        ToolCallBlock(name.strip("!"), "tool", {"n": 1}, problem="cut" if name.endswith("!") else None) for name in calls
+        ToolCallBlock(name.strip("!"), "tool", {"n": 1}, problem="cut" if name.endswith("!") else None)
+        for name in calls
     )
     body = {"status": "complete", "blocks": blocks or (TextBlock("answer"),), **body}
     return of(ResponseEnded(turn, **body), run_id)
@@ -182,10 +183,10 @@ def again(**said: Any) -> Draft:
     return resolved("answered", {"outcome": "again", **said})
 
 
-FAILED = {"status": "failed", "error": RETRY}
+FAILED: dict[str, Any] = {"status": "failed", "error": RETRY}
 EMPTY: dict[str, Any] = {"blocks": ()}
-CUT = {"status": "cut", "stop_reason": "max_tokens"}
-OTHER = {"stop_reason": "other"}
+CUT: dict[str, Any] = {"status": "cut", "stop_reason": "max_tokens"}
+OTHER: dict[str, Any] = {"stop_reason": "other"}
 STEER = accepted(2, "steer")
 
 ROWS = [
@@ -414,7 +415,9 @@ ROWS = [
         [*CALLED, prepared("ask"), asked(), CANCEL, resolved("approved")],
         ["Record c.0 not_run"],
     ),
-    Row("the denial was first", [*CALLED, prepared("ask"), asked(), CANCEL, resolved("denied")], ["Record c.0 not_run"]),
+    Row(
+        "the denial was first", [*CALLED, prepared("ask"), asked(), CANCEL, resolved("denied")], ["Record c.0 not_run"]
+    ),
     *(
         Row(
             f"a person said {word}",
@@ -447,8 +450,176 @@ def test_what_is_due_follows_from_the_state(row: Row) -> None:
     assert [said(command) for command in due(reached(row), row.epoch, in_flight, row.stopping)] == row.due
 
 
-def test_the_rows_have_names_of_their_own_where_they_differ() -> None:
-    assert len({(row.what, repr(row.steps)) for row in ROWS}) == len(ROWS)
+RETRIED = [*CALLED, prepared(), tool("retry")]
+APPROVED = [*CALLED, prepared("ask"), asked(), resolved("approved")]
+AFTER = [*begun(), turn(), ended(), of(RunEnded("completed"))]
+
+ILLEGAL: list[tuple[str, list[Step], Draft, str]] = [
+    # inputs
+    ("the same input twice", [accepted()], accepted(), "accepted before"),
+    ("a steer without a run", [], accepted(1, "steer"), "needs a live root run"),
+    ("a steer of a cancelled run", [*begun(), CANCEL], accepted(2, "steer"), "needs a live root run"),
+    ("the withdrawal of a bound input", begun(), of(InputWithdrawn("i1"), None), "does not wait"),
+    # runs
+    ("a run without its input", [], of(RunStarted(Limits(), "m", ("i1",))), "one waiting input"),
+    ("a run under another id", [accepted()], of(RunStarted(Limits(), "m", ("i1",)), "r2"), "one waiting input"),
+    ("a second root run", [*begun(), accepted(2)], of(RunStarted(Limits(), "m", ("i2",)), "r2"), "is live"),
+    ("a sub-agent that nobody called", [*CALLED, prepared()], CHILD, "is not what a call"),
+    ("a sub-agent of a cancelled run", [*DELEGATED[:-1], CANCEL], CHILD, "is not what a call"),
+    ("the same sub-agent twice", DELEGATED, CHILD, "started before"),
+    ("a fact after run_ended", AFTER, CANCEL, "not live"),
+    ("a second cancel", [*begun(), CANCEL], CANCEL, "cancelled already"),
+    ("the end under an open response", [*begun(), turn()], of(RunEnded("failed")), "cannot end while"),
+    ("the end over an open call", CALLED, of(RunEnded("failed")), "cannot end while"),
+    (
+        "the end over an open request",
+        [*begun(), turn(), ended(), asked(purpose="custom", call=None)],
+        of(RunEnded("completed")),
+        "cannot end while",
+    ),
+    ("the end over a live sub-agent", DELEGATED, of(RunEnded("failed")), "cannot end while"),
+    ("an outcome that is not the cancel's", [*begun(), CANCEL], of(RunEnded("completed")), "ends cancelled"),
+    ("a cancel that nobody asked for", begun(), of(RunEnded("cancelled")), "nobody cancelled"),
+    # responses
+    ("a turn in a cancelled run", [*begun(), CANCEL], turn(), "cancelled run"),
+    ("a turn while a response is open", [*begun(), turn()], turn(1, 2), "response is open"),
+    ("a turn over an open call", CALLED, turn(2), "every call is settled"),
+    (
+        "a turn over an open request",
+        [*begun(), asked(purpose="custom", call=None)],
+        turn(),
+        "every request closed",
+    ),
+    ("a turn that is not due", [*RUNNING, result()], turn(3), "2.1 was due"),
+    ("a turn after the last word", [*begun(), turn(), ended()], turn(2), "none was due"),
+    ("another try of an answer that was given", [*RUNNING, result()], turn(1, 2), "was due"),
+    (
+        "a turn beyond max_turns",
+        [*begun(max_turns=1), turn(), ended("c"), prepared(), tool(), result()],
+        turn(2),
+        "beyond the limit",
+    ),
+    (
+        "a turn beyond the budget",
+        [*begun(budget_cost=1.0), turn(), ended(cost=1.0)],
+        turn(2),
+        "budget is spent",
+    ),
+    ("a turn with an input of another run", [*begun(), accepted(2)], turn(1, 1, "i2"), "is not there"),
+    ("a response that nobody waits for", begun(), ended(), "is open"),
+    ("a response of another turn", [*begun(), turn()], ended(turn=2), "is open"),
+    ("a cancelled response of a run that is not", [*begun(), turn()], ended(status="cancelled"), "only be cancelled"),
+    ("two calls of one id", [*begun(), turn()], ended("c", "c"), "share one id"),
+    # verdicts
+    ("a verdict in a cancelled run", [*CALLED, CANCEL], prepared(), "not prepared"),
+    ("a verdict about a broken call", [*begun(), turn(), ended("c!")], prepared(), "cannot be prepared"),
+    ("a verdict about another turn", CALLED, of(CallsPrepared(2, (PreparedCall("c", "run"),))), "cannot be prepared"),
+    ("a verdict about nothing", CALLED, prepared(call="x"), "not of this turn"),
+    ("a verdict after a refusal", [*CALLED, prepared("deny"), 2], prepared(), "cannot be prepared"),
+    ("a verdict while it is asked", [*CALLED, prepared("ask"), asked()], prepared(), "cannot be prepared"),
+    ("a retry by the same owner", RETRIED, prepared(), "cannot be prepared"),
+    ("a retry of what must be asked", [*RUNNING, 2], prepared(), "cannot be prepared"),
+    ("a retry under an open question", [*RETRIED, asked(purpose="question"), 2], prepared(), "cannot be prepared"),
+    (
+        "a retry too many",
+        [*begun(attempts=1), turn(), ended("c"), prepared(), tool("retry"), 2],
+        prepared(),
+        "cannot be prepared",
+    ),
+    ("a verdict after did not run", [*DOUBTED, resolved("answered", {"outcome": "not_run"})], prepared(), "prepared"),
+    # requests
+    ("a request in a cancelled run", [*CALLED, prepared("ask"), CANCEL], asked(), "nothing is asked"),
+    ("one about no call, too", [*begun(), CANCEL], asked(purpose="custom", call=None), "nothing is asked"),
+    ("the same request twice", [*CALLED, prepared("ask"), asked()], asked(), "made before"),
+    ("an approval that is not due", [*CALLED, prepared()], asked(), "no approval is due"),
+    ("a question for an approval", [*CALLED, prepared("ask")], asked(purpose="question"), "no question is due"),
+    ("an approval of what runs", RUNNING, asked(), "no approval is due"),
+    ("an approval of a retry", [*RETRIED, 2, prepared("ask")], asked(), "no approval is due"),
+    ("doubt about what never started", CALLED, asked(purpose="unknown_outcome"), "not in doubt"),
+    (
+        "doubt while the tool asks",
+        [*RUNNING, asked(purpose="question")],
+        asked("q2", "unknown_outcome"),
+        "not in doubt",
+    ),
+    ("a request about a call of no run", CALLED, Draft(None, asked().body), "names no run"),
+    ("an answer to nothing", begun(), resolved("withdrawn"), "is not open"),
+    ("a second answer", APPROVED, resolved("denied"), "is not open"),
+    ("an answer in another run", [*CALLED, prepared("ask"), asked()], of(resolved("denied").body, None), "is not open"),
+    ("an approval that is answered", [*CALLED, prepared("ask"), asked()], resolved("answered", 1), "cannot be"),
+    ("an outcome that is approved", DOUBTED, resolved("approved"), "cannot be"),
+    ("an outcome in other words", DOUBTED, resolved("answered", {"outcome": "maybe"}), "ran, not_run or again"),
+    ("an outcome that is no object", DOUBTED, resolved("answered", "ran"), "ran, not_run or again"),
+    # starts
+    ("a start without a verdict", CALLED, tool(), "nothing allows it"),
+    ("a start on a verdict of an older epoch", [*CALLED, prepared(), 2], tool(), "nothing allows it"),
+    ("a start of what must be asked", [*CALLED, prepared("ask")], tool(), "nothing allows it"),
+    ("a start of what is denied", [*CALLED, prepared("deny")], tool(), "nothing allows it"),
+    ("a start on an approval alone", APPROVED, tool(by="q"), "nothing allows it"),
+    (
+        "a start on the approval of another tool",
+        [*APPROVED, prepared("ask", tool="t2")],
+        tool(by="q"),
+        "nothing allows it",
+    ),
+    (
+        "a start on policy where a person was to be asked",
+        [*CALLED, prepared("ask"), 2, prepared()],
+        tool(),
+        "nothing allows it",
+    ),
+    (
+        "a second start on one approval",
+        [*APPROVED, prepared("ask"), tool("retry", by="q"), 2, prepared("ask")],
+        tool("retry", 2, by="q"),
+        "nothing allows it",
+    ),
+    ("a start by another authority", [*CALLED, prepared()], tool(by="q"), "was allowed by 'policy'"),
+    (
+        "a start with another input",
+        [*CALLED, prepared()],
+        of(ToolStarted("c", 1, "key", "policy", "d2", "ask")),
+        "allowed",
+    ),
+    ("a start that skips an attempt", [*CALLED, prepared()], tool(attempt=2), "follows attempt 0"),
+    ("a start in a cancelled run", [*CALLED, prepared(), CANCEL], tool(), "no tool is started"),
+    ("a start of what runs", RUNNING, tool(attempt=2), "nothing allows it"),
+    # results
+    ("a second result", [*RUNNING, result()], result(), "has its result"),
+    ("a result of another attempt", RUNNING, result(attempt=2), "is not its current one"),
+    ("a result under an open request", DOUBTED, result(), "has an open request"),
+    ("a result under the tool's question", [*RUNNING, asked(purpose="question")], result(), "has an open request"),
+    ("a result before the sub-agent's", DELEGATED, result(), "before its sub-agent"),
+    ("a denial of what was started", RUNNING, result("denied"), "it cannot end denied"),
+    ("not_run of what was started", RUNNING, result("not_run"), "it cannot end not_run"),
+    ("not_run against what a person said", [*DOUBTED, again()], result("not_run"), "it cannot end not_run"),
+    ("success of what never started", [*CALLED, prepared()], result("ok", 0), "was never started"),
+    ("doubt about what was only allowed", [*CALLED, prepared()], result("unknown", 0), "was never started"),
+    ("a denial that nobody spoke", [*CALLED, prepared()], result("denied", 0), "was never started"),
+    ("a denial in a cancelled run", [*CALLED, prepared("deny"), CANCEL], result("denied", 0), "was never started"),
+    ("a result in time after the doubt", [*DOUBTED, resolved("expired")], result("ok"), "it cannot end ok"),
+    # sessions
+    ("a close over a live run", begun(), of(SessionClosed("ann"), None), "cannot be closed"),
+    ("a close over a waiting input", [accepted()], of(SessionClosed("ann"), None), "cannot be closed"),
+    (
+        "a close over an open request",
+        [of(asked(purpose="custom", call=None).body, None)],
+        of(SessionClosed("ann"), None),
+        "cannot be closed",
+    ),
+    ("anything after the close", [of(SessionClosed("ann"), None)], accepted(), "after session_closed"),
+    ("a second beginning", [], of(SessionStarted("agent", "v2"), None), "in the middle"),
+]
+
+
+@pytest.mark.parametrize(("steps", "fact", "words"), [row[1:] for row in ILLEGAL], ids=[row[0] for row in ILLEGAL])
+def test_an_illegal_fact_raises_and_changes_nothing(steps: list[Step], fact: Draft, words: str) -> None:
+    row = Row("", steps, [])
+    state = reached(row)
+    epoch = max([1, *(step for step in steps if isinstance(step, int))])
+    with pytest.raises(IllegalFactError, match=words):
+        advance(state, [fact], 30, epoch)
+    assert state == reached(row)
 
 
 def test_a_result_may_be_late_only_in_the_append_that_withdraws_the_question() -> None:
@@ -458,7 +629,5 @@ def test_a_result_may_be_late_only_in_the_append_that_withdraws_the_question() -
 
 def test_a_message_may_come_at_any_time() -> None:
     for row in ROWS:
-        state = reached(row)
-        if not state.closed and "i8" not in state.inputs:
-            more = replace(row, steps=[*row.steps, accepted(8), of(Note("info", {}), None)])
-            assert set(state.inputs) < set(reached(more).inputs)
+        if not reached(row).closed:
+            assert "i8" in reached(replace(row, steps=[*row.steps, accepted(8)])).inputs

@@ -54,7 +54,7 @@ from tests.core.machine import World
 from tests.core.walk import Walk, examples, walks
 
 
-@examples(200)
+@examples(150)
 @given(walks())
 def test_a_walk_keeps_every_promise_and_comes_to_an_end(data: bytes) -> None:
     world = Walk(data).go()
@@ -63,7 +63,7 @@ def test_a_walk_keeps_every_promise_and_comes_to_an_end(data: bytes) -> None:
     world.wind_up()
 
 
-@examples(12)
+@examples(40)
 @given(walks(120))
 def test_every_prefix_of_a_journal_goes_on_to_a_legal_rest(data: bytes) -> None:
     facts = Walk(data).go().book.facts
@@ -71,7 +71,7 @@ def test_every_prefix_of_a_journal_goes_on_to_a_legal_rest(data: bytes) -> None:
         World(facts[:seq]).wind_up()
 
 
-@examples(10)
+@examples(30)
 @given(walks(120), st.booleans())
 def test_a_fork_at_any_seq_starts_nothing_that_was_not_answered_in_it(data: bytes, go_on: bool) -> None:
     facts = tuple(Walk(data).go().book.facts)
@@ -105,7 +105,7 @@ def _fork(shared: tuple[Fact, ...], *, go_on: bool = False) -> World:
 # --- illegal facts ---------------------------------------------------------------------------------------------------
 
 
-@examples(15)
+@examples(60)
 @given(walks(120), st.floats(0, 1))
 def test_any_fact_is_legal_and_keeps_every_promise_or_raises_and_changes_nothing(data: bytes, where: float) -> None:
     journal = Walk(data).go().book.facts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_args
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from ownloop.core.events import ErrorInfo, Limits, ToolStatus, Verdict
@@ -44,7 +44,11 @@ LIMITS = [
 def walks(longest: int = 240) -> st.SearchStrategy[bytes]:
     """Return a strategy of what a `Walk` spends: short, middling and long."""
     third = longest // 3
-    return st.one_of(*(st.binary(min_size=n * third, max_size=(n + 1) * third) for n in range(3)))
+    short, middling, long = (st.binary(min_size=n * third, max_size=(n + 1) * third) for n in range(3))
+    return st.one_of(short, middling, middling, long, long)
+
+
+_PHASES = set(Phase) - {Phase.explain}  # which traces every line: it takes minutes on a walk
 
 
 def examples(ordinary: int) -> Callable[[T], T]:
@@ -52,7 +56,7 @@ def examples(ordinary: int) -> Callable[[T], T]:
     soak = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 
     def decorate(test: Any) -> Any:
-        test = settings(max_examples=ordinary * (100 if soak else 1), deadline=None)(test)
+        test = settings(max_examples=ordinary * (100 if soak else 1), phases=_PHASES)(test)
         return pytest.mark.timeout(0)(test) if soak else test
 
     return decorate
@@ -83,11 +87,11 @@ class Walk:
         world, owner = self.world, self.world.owner
         self.moves += 1
         world.now += 1
-        moves: list[Move] = [self._people, self._owner]
+        moves: list[Move] = [self._people]
         if owner is None:
             moves += [self._claim]
         else:
-            moves += [self._effects] * 4 + [self._trouble]
+            moves += [self._owner] + [self._effects] * 4 + [self._trouble]
         self.choose(moves)()
 
     # --- people ---
@@ -103,7 +107,20 @@ class Walk:
         run_ids = [None, *state.runs, *(w.run_id for w in state.inputs.values())]
         if state.requests and self.choose([True, True, False]):
             return self._answer()
-        match self.choose(["say", "steer", "deny", "cancel", "withdraw", "late", "config", "rule", "request", *(["stop"] if len(self.world.book.facts) > 60 else [])]):
+        match self.choose(
+            [
+                "say",
+                "steer",
+                "deny",
+                "cancel",
+                "withdraw",
+                "late",
+                "config",
+                "rule",
+                "request",
+                *(["stop"] if len(self.world.book.facts) > 60 else []),
+            ]
+        ):
             case "say":
                 return self._input("queue")
             case "steer":

@@ -111,7 +111,8 @@ def _no_such_form(model: str, scheme: str, rest: str) -> str:
     elif not rest and _OPENAI_NAMES.match(model):
         meant = f"openai:{model}"
     else:
-        close = next(iter(difflib.get_close_matches(scheme.lower(), ["local", "openai", *_LATER], n=1)), "")
-        meant = close if close in ("", "local") and not rest else f"{close}:{name}"
+        meant = next(iter(difflib.get_close_matches(scheme.lower(), ["local", "openai", *_LATER], n=1)), "")
+        if meant and (rest or meant != "local"):
+            meant = f"{meant}:{name}"
     hint = f"; did you mean {meant!r}?" if meant else ""
     return f"model {model!r} is not known{hint}\nWhat a model may be:\n{FORMS}"

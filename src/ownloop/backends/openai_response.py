@@ -1,7 +1,7 @@
 """Decode the body of a streamed OpenAI chat completion: bytes in, parts out. Pure; for the backends of that wire.
 
 The invariant: the parts depend on the bytes alone, never on how the network cut them, and a response counts as complete
-only if the provider said so. The rules come from observed servers (docs/wire-quirks.md); the ones that decide most:
+only if the provider said so. The rules come from observed servers (tests/cases); the ones that decide most:
 
 - A tool turn is decided by calls that are there, never by the finish word, which servers get wrong both ways.
 - Only a call's arguments are a stream; its id is set once; "" means absent.
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, cast
 
 import orjson
 
 from ownloop.backends.provider_errors import provider_error
 from ownloop.backends.sse import SSEEvent, SSEReader, SSETooLargeError
+from ownloop.backends.think_tags import Plain, ThinkTags
 from ownloop.core.backend import Finish, Part, PartDelta, PartEnd, PartStart, StopReason, UsageSeen
 from ownloop.core.codec import dumps
 from ownloop.core.messages import Json
@@ -47,8 +48,6 @@ _WEIGHT: Final = {"content_filter": 3, "length": 2, "max_tokens": 2, "model_leng
 """Some servers finish twice; a later, lighter word does not take back a heavier one."""
 _NAMELESS: Final = "the provider sent this call without a tool name, so it was not run"
 _OWN_FIELDS: Final = frozenset({"index", "id", "type", "function"})
-
-_Plain: TypeAlias = Literal["text", "thinking"]
 
 
 class _Call:
@@ -107,7 +106,7 @@ class Accumulator:
         self._tags = ThinkTags() if think_tags else None
         self._out: list[Part] = []
         self._next = 0
-        self._open: _Plain | None = None
+        self._open: Plain | None = None
         self._open_part = -1
         self._blank: str = ""
         """White space that is text only if more text follows: models write blank lines before a call."""
@@ -278,13 +277,13 @@ class Accumulator:
         if self._tags.passes:
             self._tags = None
 
-    def _plain(self, pieces: Iterable[tuple[_Plain, str]]) -> None:
+    def _plain(self, pieces: Iterable[tuple[Plain, str]]) -> None:
         for kind, text in pieces:
             # Servers that send reasoning in its own field and in tags say the same thing twice.
             if kind == "text" or not self._has_reasoning:
                 self._write(kind, text)
 
-    def _write(self, kind: _Plain, text: str) -> None:
+    def _write(self, kind: Plain, text: str) -> None:
         """Write more text or thinking, none of it empty; open the block first, and close one of the other kind."""
         if self._open != kind:
             if kind == "text":
@@ -430,61 +429,6 @@ class Accumulator:
             self._has_news_of_usage = False
             parts.append(UsageSeen(usage_of(self._counts)))
         return parts
-
-
-class ThinkTags:
-    """Take one `<think>…</think>` out of the beginning of a text that comes in pieces; a tag may be cut anywhere.
-
-    Only at the beginning: later on, such a tag is what somebody wrote about. A closing tag that stands there alone, as
-    after a template that opened it in the prompt, is dropped.
-    """
-
-    __slots__ = ("_held", "_state")
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._state: Literal["before", "inside", "after", "passing"] = "before"
-
-    @property
-    def passes(self) -> bool:
-        """Whether everything from here on is text."""
-        return self._state == "passing"
-
-    def feed(self, text: str) -> list[tuple[_Plain, str]]:
-        out: list[tuple[_Plain, str]] = []
-        self._held += text
-        if self._state == "before":
-            seen = self._held.lstrip()
-            if seen.startswith("<think>"):
-                self._state, self._held = "inside", seen[len("<think>") :]
-            elif seen.startswith("</think>"):
-                self._state, self._held = "after", seen[len("</think>") :]
-            elif not ("<think>".startswith(seen) or "</think>".startswith(seen)):
-                self._state = "passing"
-        if self._state == "inside":
-            thought, tag, rest = self._held.partition("</think>")
-            if tag:
-                self._state, self._held = "after", rest
-            else:
-                keep = next((n for n in range(7, 0, -1) if thought.endswith("</think>"[:n])), 0)
-                thought, self._held = thought[: len(thought) - keep], thought[len(thought) - keep :]
-            if thought:
-                out.append(("thinking", thought))
-        if self._state == "after":
-            self._held = self._held.lstrip()
-            if self._held:
-                self._state = "passing"
-        if self._state == "passing" and self._held:
-            out.append(("text", self._held))
-            self._held = ""
-        return out
-
-    def close(self) -> list[tuple[_Plain, str]]:
-        """Return what was held back, for it became no tag."""
-        held, self._held = self._held, ""
-        if not held:
-            return []
-        return [("thinking" if self._state == "inside" else "text", held)]
 
 
 def usage_of(counts: Json) -> Usage:

@@ -1,1 +1,1 @@
-"""The pure core: values, the run machine, the session fold, the contracts. No await is run, no clock read, nothing opened."""
+"""The pure core: values, the machine, the contracts. No await is run, no clock read, nothing opened."""

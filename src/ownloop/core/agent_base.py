@@ -42,11 +42,11 @@ GetEnvs: TypeAlias = Callable[[], Coroutine[Any, Any, list[EnvVar]]]
 class AgentBase(ABC):
     """An agent that a host creates, talks to and stops.
 
-    The host awaits the callbacks' journaling: when `await on_logs(...)` or `await on_interaction_request(...)` returns, what
-    was said is committed. One instance serves one session. `interaction` without an id is one run, and its return value,
-    which must be JSON, the run's result; with an id it delivers the answer to an earlier request, possibly while another
-    `interaction` is still awaited. A class may also define `restore(config, on_logs, on_interaction_request, notes)`
-    (a classmethod coroutine): then an idle instance may be evicted and made again from its notes.
+    The host awaits the callbacks' journaling: when `await on_logs(...)` or `await on_interaction_request(...)` returns,
+    what was said is committed. One instance serves one session. `interaction` without an id is one run, and its return
+    value, which must be JSON, the run's result; with an id it delivers the answer to an earlier request, possibly while
+    another `interaction` is still awaited. A class may also define `restore(config, on_logs, on_interaction_request,
+    notes)` (a classmethod coroutine): then an idle instance may be evicted and made again from its notes.
     """
 
     @classmethod

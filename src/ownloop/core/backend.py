@@ -1,7 +1,7 @@
 """What a loop needs from any LLM: the three-method `Backend` that users write, and the streaming `Adapter` inside ours.
 
-A `Backend` owns one conversation and is therefore never shared between sessions. An `Adapter` is stateless: it is handed
-the whole conversation each time, so a session may change its provider in mid-conversation.
+A `Backend` owns one conversation and is therefore never shared between sessions. An `Adapter` is stateless: it is
+handed the whole conversation each time, so a session may change its provider in mid-conversation.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Backend(ABC):
     """Any LLM, in three methods. Pass the class or a factory, never a shared instance.
 
     The caller alternates: `add_user_message`, `next_turn`, one `add_tool_result` for each call of that turn, in order,
-    `next_turn` … Nothing streams. A subclass may also define `load(history: Sequence[Message]) -> None`, called once on a
-    fresh instance: that makes its sessions restorable after a restart. Without it a new instance is given the
+    `next_turn` … Nothing streams. A subclass may also define `load(history: Sequence[Message]) -> None`, called once on
+    a fresh instance: that makes its sessions restorable after a restart. Without it a new instance is given the
     conversation so far as a transcript in its first user message.
     """
 
@@ -72,7 +72,7 @@ PartType: TypeAlias = Literal["text", "thinking", "tool_call", "provider"]
 
 @dataclass(frozen=True, slots=True)
 class PartStart:
-    """A content block begins. Indices are the adapter's own: unique in the response, ascending in order of appearance."""
+    """A content block begins. Indices are the adapter's own: unique in the response, ascending as blocks appear."""
 
     index: int
     type: PartType
@@ -93,7 +93,8 @@ class PartDelta:
 class PartEnd:
     """A block is complete.
 
-    `problem` marks a call that must not run; `raw` is the provider's block where it cannot be derived from the neutral one.
+    `problem` marks a call that must not run; `raw` is the provider's block where it cannot be derived from the neutral
+    one.
     """
 
     index: int
@@ -153,9 +154,9 @@ class ModelRequest:
 class Adapter(Protocol):
     """One model on one provider, stateless and streaming.
 
-    `start` yields the parts of one response in batches, one batch for what one network read gave, and ends after `Finish`.
-    It raises `ProviderError`s only, and never retries. Closing the iterator, or cancelling the task that reads it, closes
-    the provider's socket.
+    `start` yields the parts of one response in batches, one batch for what one network read gave, and ends after
+    `Finish`. It raises `ProviderError`s only, and never retries. Closing the iterator, or cancelling the task that
+    reads it, closes the provider's socket.
     """
 
     name: str

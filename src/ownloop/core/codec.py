@@ -70,7 +70,9 @@ def load_body(kind: str, v: int, text: str | bytes) -> FactBody:
 
     cls = events.FACTS.get(kind)
     if cls is None or v > cls.v:
-        raise StoreNewerError(f"fact kind {kind!r} version {v} was written by a newer ownloop; upgrade ownloop to read it")
+        raise StoreNewerError(
+            f"fact kind {kind!r} version {v} was written by a newer ownloop; upgrade ownloop to read it"
+        )
     try:
         return _adapter(kind).validate_json(text, strict=True, extra="forbid")
     except ValueError as error:

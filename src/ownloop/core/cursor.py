@@ -40,7 +40,9 @@ def parse_cursor(text: str) -> Cursor:
     """
     match = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None or (match[2] or "").endswith(","):
-        raise CursorError(f"{text[:80]!r} is not a cursor; pass one that an event carried, or leave it out to read from the start")
+        raise CursorError(
+            f"{text[:80]!r} is not a cursor; pass one that an event carried, or leave it out to read from the start"
+        )
     seq = int(match[1])
     marks: dict[int, int] = {}
     for mark in (match[2] or "").split(",") if match[2] else ():

@@ -3,7 +3,8 @@
 Facts are a closed, versioned set (DATA-MODEL §2). A session's facts have one gapless `seq`; state is their fold. Live
 events are slices of open streams; they never touch the journal, for the fact that closes their stream holds their text.
 
-Whoever adds a kind: give it a dataclass here, a row in `session.apply`, and if old readers must refuse it, a higher `v`.
+Whoever adds a kind: give it a dataclass here, a row in `session.apply`, and if old readers must refuse it, a higher
+`v`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Limits:
     grace_ms: int = 10_000
     """How long a cancelled tool may take to confirm."""
     retry_interrupted: bool = False
-    """Ask again for a response that broke off after something was shown, behind an `abandoned` fact; else the run fails."""
+    """Ask again for a response that broke off after something was shown, behind an `abandoned` fact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class PreparedCall:
     """Of the effective input."""
     tool_digest: str = ""
     input: Json | None = None
-    """The effective input where it differs from what was proposed or edited (a string decoded to the object it holds)."""
+    """The effective input, where it differs from what was proposed or edited."""
     problem: str | None = None
     """What the model is told when the call does not run."""
     purpose: Literal["approval", "question"] = "approval"

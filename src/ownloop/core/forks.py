@@ -1,7 +1,7 @@
 """Fork: a new session whose reads follow its parent's prefix (RUN-MACHINE §5). Pure.
 
-Nothing that the copied prefix promised may happen by itself in the child: what had started ends unknown, and every other
-unsettled call is asked about anew.
+Nothing that the copied prefix promised may happen by itself in the child: what had started ends unknown, and every
+other unsettled call needs a new answer. Whoever creates the child wakes it: its first owner asks what was not asked.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ownloop.core import results
 from ownloop.core.codec import digest
+from ownloop.core.due import withdraw
 from ownloop.core.events import (
     CallsPrepared,
     CancelRequested,
@@ -22,8 +23,7 @@ from ownloop.core.events import (
     SessionStarted,
     ToolEnded,
 )
-from ownloop.core.interactions import answer_schema
-from ownloop.core.run import REFUSED, CallState, RequestState, RunState, withdraw
+from ownloop.core.run import REFUSED, CallState, RequestState, RunState
 from ownloop.core.session import SessionState, advance
 
 
@@ -73,7 +73,8 @@ def _close_run(state: SessionState, run: RunState, new_id: Callable[[str], str],
     if run.cancel is None:
         facts.append(Draft(run.run_id, CancelRequested("forked")))
     facts += [
-        Draft(run.run_id, ToolEnded(call.call_id, 0, "not_run", results.text(results.NOT_RUN))) for call in never_started
+        Draft(run.run_id, ToolEnded(call.call_id, 0, "not_run", results.text(results.NOT_RUN)))
+        for call in never_started
     ]
     outcome = "failed" if run.cancel is not None and run.cancel.error else "cancelled"
     facts.append(Draft(run.run_id, RunEnded(outcome, usage=run.usage, cost=run.cost)))
@@ -88,10 +89,8 @@ def _undecided(call: CallState) -> bool:
 
 
 def _ask_again(run: RunState, call: CallState, asked: RequestState | None, new_id: Callable[[str], str]) -> list[Draft]:
+    """Bind the call to a new answer. What was asked is asked in the same words, the rest by the child's first owner."""
     known = call.prepared
-    purpose = known.purpose if known else "approval"
-    if purpose == "question" and asked is None:
-        return []  # its words are the tool's own: the next owner prepares it again, and asks
     prepared = PreparedCall(
         call.call_id,
         "ask",
@@ -99,17 +98,20 @@ def _ask_again(run: RunState, call: CallState, asked: RequestState | None, new_i
         digest(call.input),
         known.tool_digest if known else "",
         call.input if call.input != call.block.input else None,
-        purpose=purpose,
+        purpose=known.purpose if known else "approval",
     )
-    request = InteractionRequested(
-        new_id("req"),
-        purpose,
-        asked.data if asked else {"tool": call.name, "input": call.input, "call_id": call.call_id},
-        asked.schema if asked else answer_schema(purpose),
-        asked.type if asked else "",
-        call.call_id,
-        prepared.input_digest,
-        prepared.tool_digest,
-        asked.assignee if asked else None,
-    )
-    return [Draft(run.run_id, CallsPrepared(run.turn, (prepared,))), Draft(run.run_id, request)]
+    facts = [Draft(run.run_id, CallsPrepared(run.turn, (prepared,)))]
+    if asked is not None:
+        request = InteractionRequested(
+            new_id("req"),
+            asked.purpose,
+            asked.data,
+            asked.schema,
+            asked.type,
+            call.call_id,
+            asked.input_digest,
+            asked.tool_digest,
+            asked.assignee,
+        )
+        facts.append(Draft(run.run_id, request))
+    return facts

@@ -111,9 +111,7 @@ def _input(state: SessionState, item: InboxItem, body: Input, answered: set[str]
     root = state.root
     steers = body.mode == "steer" and root is not None and root.cancel is None
     mode = "steer" if steers else "queue"
-    accepted = InputAccepted(
-        body.input_id, mode, body.blocks, item.principal, item.idem_key, body.type, body.data
-    )
+    accepted = InputAccepted(body.input_id, mode, body.blocks, item.principal, item.idem_key, body.type, body.data)
     drafts = [Draft(body.run_id, accepted)]
     if body.deny_open:
         words = " ".join(block.text for block in body.blocks if block.type == "text") or DENIED

@@ -1,7 +1,7 @@
 """Requests to a person, and their answers.
 
-An approval is one kind of request. Answers come from outside: they are checked against the request's own schema, strictly,
-before anything is written.
+An approval is one kind of request. Answers come from outside: they are checked against the request's own schema,
+strictly, before anything is written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ def answer_schema(purpose: Purpose, value_schema: Json | None = None) -> Json:
         }
     question: Json = {
         "type": "object",
-        "properties": {"value": value_schema if value_schema is not None else {}, "declined": {"const": True}, "note": _NOTE},
+        "properties": {
+            "value": value_schema if value_schema is not None else {},
+            "declined": {"const": True},
+            "note": _NOTE,
+        },
         "additionalProperties": False,
         "minProperties": 1,
     }
@@ -90,7 +94,9 @@ def read_answer(purpose: Purpose, schema: Json, raw: object) -> Answer:
     """
     found = problems(schema, raw)
     if found or not isinstance(raw, dict):
-        raise InvalidRequestError(f"this answer to {_article(purpose)} does not fit: " + "; ".join(found or ["not an object"]))
+        raise InvalidRequestError(
+            f"this answer to {_article(purpose)} does not fit: " + "; ".join(found or ["not an object"])
+        )
     answer: Json = raw  # pyright: ignore[reportUnknownVariableType]
     note = answer.get("note")
     if purpose == "approval":

@@ -1,4 +1,4 @@
-"""The ports: what the edges implement and the runtime uses. Each has one public conformance suite in `ownloop.testing`."""
+"""The ports: what the edges implement and the runtime uses. Those with promises have a public conformance suite."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ class Filter:
 class Store(Protocol):
     """Journal, inbox and records of all sessions (DATA-MODEL §5). Every method is one transaction: all or nothing.
 
-    Raises `StoreError`s only. `open` before use, `aclose` after; both may be called again. After `aclose`, nothing of the
-    store runs on.
+    Raises `StoreError`s only. `open` before use, `aclose` after; both may be called again. After `aclose`, nothing of
+    the store runs on.
     """
 
     async def open(self) -> None: ...
@@ -186,21 +186,22 @@ class Store(Protocol):
     async def post(self, session_id: str, item: InboxItem) -> PostResult:
         """Put one row into the inbox; durable when it returns; sets `runnable_at_ms` = now in the same transaction.
 
-        Same (session, principal, idem_key) with the same kind and body → duplicate, with another → conflict. An `answer`
-        also moves its request open → answered: an equal answer again is a duplicate, another one a conflict. A `stop` marks
-        the session closing; every later post raises SessionClosedError, and so does any post to a closed session, except
-        an equal `stop` (duplicate). An input with `on_busy="reject"` raises BusyError while a root run is live or another
-        input waits. Raises NotFoundError for an unknown session or request.
+        Same (session, principal, idem_key) with the same kind and body → duplicate, with another → conflict. An
+        `answer` also moves its request open → answered: an equal answer again is a duplicate, another one a conflict. A
+        `stop` marks the session closing; every later post raises SessionClosedError, and so does any post to a closed
+        session, except an equal `stop` (duplicate). An input with `on_busy="reject"` raises BusyError while a root run
+        is live or another input waits. Raises NotFoundError for an unknown session or request.
         """
         ...
 
     async def claim(self, worker_id: str, session_id: str | None = None, *, now_ms: int) -> Lease | None:
         """Take a session to own: that one, or the one that is runnable the longest; None if none may be taken.
 
-        Free, owned by a dead worker, or by this worker itself; always epoch + 1. From a dead owner: takeovers + 1. A named
-        session may be claimed whatever its `runnable_at_ms`; unnamed ones when `runnable_at_ms <= now_ms` or their owner is
-        dead, never this worker's own, which a segment is driving. Raises StoreInUseError for a named session whose owner
-        lives, NotFoundError if there is none, StoreError if this worker is not registered (`heartbeat`).
+        Free, owned by a dead worker, or by this worker itself; always epoch + 1. From a dead owner: takeovers + 1. A
+        named session may be claimed whatever its `runnable_at_ms`; unnamed ones when `runnable_at_ms <= now_ms` or
+        their owner is dead, never this worker's own, which a segment is driving. Raises StoreInUseError for a named
+        session whose owner lives, NotFoundError if there is none, StoreError if this worker is not registered
+        (`heartbeat`).
         """
         ...
 
@@ -222,8 +223,9 @@ class Store(Protocol):
     ) -> Sequence[Fact]:
         """Append facts after `after_seq` and take inbox rows, in one transaction; return the facts as written.
 
-        Keeps `requests`, `runs`, `rules` and the session's row in step. `facts` may be empty. `release` gives the session
-        back: runnable_at_ms becomes now if an untaken row exists, else the given value. `progress` resets takeovers.
+        Keeps `requests`, `runs`, `rules` and the session's row in step. `facts` may be empty. `release` gives the
+        session back: runnable_at_ms becomes now if an untaken row exists, else the given value. `progress` resets
+        takeovers.
 
         Raises:
             FencedError: the lease's epoch is not the session's any more.
@@ -424,15 +426,23 @@ class Definition(Protocol):
     """A declarative agent as the host drives it. `Agent` builds it; the runtime never imports agent."""
 
     name: str
-    digest: str
     config_schema: Json
-    model: str
     settings: ModelSettings
     limits: Limits
     hooks: Hooks
     executor: ToolExecutor
     deps: Any
+    secrets: Secrets
+    """Those that its tools may ask for; they are kept out of its errors."""
     approval_expires_ms: int | None
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def model(self) -> str:
+        """The model of sessions that choose none."""
+        ...
 
     async def instructions(self, session_id: str, config: Json) -> str: ...
 

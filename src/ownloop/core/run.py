@@ -1,11 +1,11 @@
-"""The run machine: one run's state, the facts it allows, and the commands that are due. Pure.
+"""The run machine: one run's state, the facts it allows, and the table of what is due in each state. Pure.
 
-`step(run, fact, request)` returns the next state or raises `IllegalFactError` and changes nothing. `due_run(run, view)`
-returns commands that follow from the state alone, so that live and resumed runs are one path (RUN-MACHINE §1).
+`step(run, fact, request)` returns the next state, or raises `IllegalFactError` and changes nothing. `due.due_run(run,
+view)` reads the table's right side. Commands follow from the state alone, so that live and resumed runs are one path.
 
 ```
 phase       what happened last                           what is due
-----------  -------------------------------------------  -----------------------------------------------------------------
+----------  -------------------------------------------  ------------------------------------------------------------
 model       run_started                                  CallModel(1, 1)
 model       turn_started, reader lives                   -
 model       turn_started, reader lost                    CloseResponse(abandoned; cancelled when cancelling)
@@ -13,7 +13,7 @@ model       response complete or cut, with calls         (calls)
 model       complete, empty, first of this turn          CallModel(turn, attempt+1)
 model       complete or cut, no calls, a steer waits     CallModel(turn+1), or RunEnded(completed) at a limit
 model       complete "other", three-method Backend       CallModel(turn+1), or RunEnded(limit)
-model       cut, no calls                                CallModel(turn+1) at most `continue_on_cut` times, else RunEnded
+model       cut, no calls                                CallModel(turn+1) up to `continue_on_cut` times, else RunEnded
 model       complete, no calls                           RunEnded(completed); empty again: a note before it
 model       failed, retryable, fewer than 3              CallModel(turn, attempt+1, not_before)
 model       failed otherwise                             RunEnded(failed)
@@ -21,11 +21,11 @@ model       abandoned, fewer than 3                      CallModel(turn, attempt
 calls       see the call's phases below                  ...
 calls       all settled                                  CallModel(turn+1), or RunEnded(budget_exceeded | max_turns)
 cancelling  cancel_requested                             CancelModel, CancelTool, cancel children, withdraw requests;
-                                                         ToolEnded(not_run) for what never started; all settled: RunEnded
+                                                         ToolEnded(not_run) for what never started; then RunEnded
 ended       run_ended                                    nothing; every fact is illegal
 
 call phase  what happened last                           what is due
-----------  -------------------------------------------  -----------------------------------------------------------------
+----------  -------------------------------------------  ------------------------------------------------------------
 proposed    in the response                              PrepareCall; a cut or broken one: ToolEnded(invalid)
 prepared    verdict of this epoch                        StartTool | Ask | ToolEnded(denied, invalid, error)
 prepared    verdict of an older epoch                    PrepareCall again: authority lives only in its own epoch
@@ -34,7 +34,7 @@ approved    interaction_resolved approved                PrepareCall(effective i
 refused     denied, expired | withdrawn                  ToolEnded(denied | not_run)
 answered    a question that stands for the call          ToolEnded(ok)
 running     tool_started, in flight                      -
-running     tool_started, lost                           retry: PrepareCall, attempt+1 · error: ToolEnded(unknown)
+running     tool_started, lost                           retry (newer epoch): PrepareCall · error: ToolEnded(unknown)
                                                          · ask: Ask(unknown_outcome)
 delegated   tool_started with a child run                when the child has ended: ToolEnded
 doubted     interaction_requested(unknown_outcome)       -
@@ -47,34 +47,18 @@ Before *every* CallModel: cancel, then the budget, then (new turn only) max_turn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from ownloop.core import results
-from ownloop.core.commands import (
-    Ask,
-    CallModel,
-    CancelModel,
-    CancelTool,
-    CloseResponse,
-    Command,
-    InFlight,
-    PrepareCall,
-    Record,
-    StartTool,
-)
 from ownloop.core.events import (
     CallsPrepared,
     CancelRequested,
-    Draft,
-    ErrorInfo,
     Fact,
-    InputWithdrawn,
     InteractionRequested,
     InteractionResolved,
     Limits,
-    Note,
     Outcome,
     PreparedCall,
     ResponseEnded,
@@ -235,24 +219,6 @@ class RunState:
         return (tokens is not None and self.tree_tokens >= tokens) or (cost is not None and self.tree_cost >= cost)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one run's machine sees of its session."""
-
-    epoch: int
-    in_flight: InFlight
-    requests: Sequence[RequestState]
-    """Those open in this run."""
-    children: Sequence[RunState]
-    steers: tuple[str, ...] = ()
-    """Inputs that may enter at the next turn; only a root run has any."""
-    over_budget: bool = False
-    """The budget of this run, or of one above it, is spent."""
-
-
-# --- facts in --------------------------------------------------------------------------------------------------------
-
-
 def start(fact: Fact, body: RunStarted) -> RunState:
     """Return the state of a run that has just started."""
     run_id = _need(fact.run_id, "run_started without a run_id")
@@ -306,6 +272,11 @@ def step(run: RunState, fact: Fact, request: RequestState | None = None, quiet: 
             raise IllegalFactError(f"{fact.body.kind} is no fact of a run")
 
 
+def without_grants(run: RunState) -> RunState:
+    """Return the run as a fork has it: what was answered in the original allows nothing there."""
+    return replace(run, calls={id: replace(call, grant=None) for id, call in run.calls.items()})
+
+
 def _need(value: Any, problem: str) -> Any:
     if value is None:
         raise IllegalFactError(problem)
@@ -319,8 +290,9 @@ def _turn_started(run: RunState, fact: Fact, body: TurnStarted, quiet: bool) -> 
         raise IllegalFactError("a turn cannot start while a response is open")
     if not run.settled or not quiet:
         raise IllegalFactError("a turn cannot start before every call is settled and every request closed")
-    if (body.turn, body.attempt) not in _next_turns(run):
-        due = " or ".join(f"{turn}.{attempt}" for turn, attempt in _next_turns(run))
+    allowed = _next_turns(run, has_input=bool(body.input_ids))
+    if (body.turn, body.attempt) not in allowed:
+        due = " or ".join(f"{turn}.{attempt}" for turn, attempt in allowed) or "none"
         raise IllegalFactError(f"turn {body.turn}.{body.attempt} started where {due} was due")
     if body.attempt == 1 and run.limits.max_turns and body.turn > run.limits.max_turns:
         raise IllegalFactError(f"turn {body.turn} is beyond the limit of {run.limits.max_turns}")
@@ -339,14 +311,22 @@ def _turn_started(run: RunState, fact: Fact, body: TurnStarted, quiet: bool) -> 
     )
 
 
-def _next_turns(run: RunState) -> tuple[tuple[int, int], ...]:
-    """Return which (turn, attempt) may start now."""
-    once_more, new = (run.turn, run.attempt + 1), (run.turn + 1, 1)
-    if run.last is None:
+def _next_turns(run: RunState, has_input: bool) -> tuple[tuple[int, int], ...]:
+    """Return which (turn, attempt) may start now; `has_input` says that it would bring something new."""
+    last, once_more, new = run.last, (run.turn, run.attempt + 1), (run.turn + 1, 1)
+    if last is None or run.calls:
         return (new,)
-    if run.last.status in ("failed", "abandoned"):
+    if last.status in ("failed", "abandoned"):
         return (once_more,)
-    return (once_more, new) if _asked_nothing(run.last) else (new,)
+    again = (once_more,) if asked_nothing(last) else ()
+    return (*again, new) if has_input or goes_on(run, last) else again
+
+
+def goes_on(run: RunState, last: ResponseEnded) -> bool:
+    """Whether an answer without calls is not yet the end."""
+    if last.status == "cut":
+        return run.cuts <= run.limits.continue_on_cut
+    return last.stop_reason == "other" and run.limits.continue_on_other
 
 
 def _response_ended(run: RunState, fact: Fact, body: ResponseEnded) -> RunState:
@@ -375,7 +355,7 @@ def _response_ended(run: RunState, fact: Fact, body: ResponseEnded) -> RunState:
         calls=calls,
         failures=run.failures + (body.status == "failed"),
         abandons=run.abandons + (body.status == "abandoned"),
-        empties=run.empties + _asked_nothing(body),
+        empties=run.empties + asked_nothing(body),
         cuts=run.cuts + (body.status == "cut" and not calls),
         usage=run.usage if body.usage is None else replace(body.usage, raw={}) + (run.usage or Usage()),
         cost=run.cost if body.cost is None else body.cost + (run.cost or 0.0),
@@ -388,7 +368,7 @@ def _assistant(run: RunState, seq: int, blocks: Iterable[Any]) -> Message:
     return Message("assistant", tuple(blocks), seq, run.provider or None, run.provider_model or None)
 
 
-def _asked_nothing(body: ResponseEnded) -> bool:
+def asked_nothing(body: ResponseEnded) -> bool:
     return body.status == "complete" and is_empty(body)
 
 
@@ -423,14 +403,14 @@ def _may_prepare(run: RunState, call: CallState, epoch: int) -> bool:
             # A fork asks anew, in the append that withdraws the question.
             return call.refusal is not None and call.refusal[0] == "not_run"
         case "running":
-            return not call.questions and _may_retry(run, call, epoch)
+            return not call.questions and may_retry(run, call, epoch)
         case "decided":
             return call.answer["outcome"] == "again"
         case _:
             return False
 
 
-def _may_retry(run: RunState, call: CallState, epoch: int) -> bool:
+def may_retry(run: RunState, call: CallState, epoch: int) -> bool:
     """Whether a lost attempt may be followed by another without asking: only by a new owner, and not for ever (H23)."""
     started = call.started
     lost = started is not None and started.on_unknown == "retry" and call.started_epoch < epoch
@@ -479,7 +459,7 @@ def _resolved(run: RunState, body: InteractionResolved, request: RequestState) -
     if request.purpose == "unknown_outcome":
         if body.decision != "answered":
             return _with(run, replace(call, phase="unknown"))
-        answer: Json = body.value if isinstance(body.value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        answer = cast("Json", body.value) if isinstance(body.value, dict) else {}
         outcome = answer.get("outcome")
         if outcome not in get_args(UnknownOutcome):
             raise IllegalFactError("the outcome of a call is answered with ran, not_run or again")
@@ -509,11 +489,15 @@ def _tool_started(run: RunState, fact: Fact, body: ToolStarted) -> RunState:
     if run.cancel is not None:
         raise IllegalFactError("no tool is started in a cancelled run")
     call = _need(run.calls.get(body.call_id), f"call {body.call_id!r} is not of this turn")
-    authority = _authority(call, fact.epoch)
+    authority = authority_of(call, fact.epoch)
     if authority is None or call.prepared is None:
-        raise IllegalFactError(f"call {call.call_id!r} is {call.phase}; nothing allows it to start in epoch {fact.epoch}")
+        raise IllegalFactError(
+            f"call {call.call_id!r} is {call.phase}; nothing allows it to start in epoch {fact.epoch}"
+        )
     if body.authority != authority or body.effective_digest != call.prepared.input_digest:
-        raise IllegalFactError(f"call {call.call_id!r} was allowed by {authority!r}, for another input or by another authority")
+        raise IllegalFactError(
+            f"call {call.call_id!r} was allowed by {authority!r}, for another input or by another authority"
+        )
     if body.attempt != call.attempt + 1:
         raise IllegalFactError(f"attempt {body.attempt} of call {call.call_id!r} follows attempt {call.attempt}")
     phase: CallPhase = "delegated" if body.child_run_id else "running"
@@ -525,12 +509,24 @@ def _tool_started(run: RunState, fact: Fact, body: ToolStarted) -> RunState:
     )
 
 
+def authority_of(call: CallState, epoch: int) -> str | None:
+    """Return what allows this call to start now: its grant, or the rule that said `run`; None if nothing does."""
+    prepared, grant = call.prepared, call.grant
+    if call.phase != "prepared" or prepared is None or prepared.verdict in REFUSED or call.prepared_epoch != epoch:
+        return None
+    if grant is not None and grant.covers(prepared):
+        return grant.request_id
+    return prepared.rule if prepared.verdict == "run" else None
+
+
 def _tool_ended(run: RunState, fact: Fact, body: ToolEnded) -> RunState:
     call = _need(run.calls.get(body.call_id), f"call {body.call_id!r} is not of this turn")
     if call.phase == "settled":
         raise IllegalFactError(f"call {call.call_id!r} has its result already")
     if body.attempt != call.attempt:
-        raise IllegalFactError(f"attempt {body.attempt} of call {call.call_id!r} is not its current one, {call.attempt}")
+        raise IllegalFactError(
+            f"attempt {body.attempt} of call {call.call_id!r} is not its current one, {call.attempt}"
+        )
     if call.request_id is not None or call.questions:
         raise IllegalFactError(f"call {call.call_id!r} has an open request; it must be resolved first")
     if call.attempt == 0 and body.status not in _unstarted_endings(run, call):
@@ -584,246 +580,19 @@ def _result_block(call: CallState) -> ToolResultBlock:
 
 def _run_ended(run: RunState, body: RunEnded, quiet: bool) -> RunState:
     if run.stream is not None or not run.settled or not quiet:
-        raise IllegalFactError(f"run {run.run_id!r} cannot end while a response, call, request or sub-agent of it is open")
-    if run.cancel is not None and body.outcome != _cancelled_as(run):
-        raise IllegalFactError(f"a run cancelled so ends {_cancelled_as(run)}, not {body.outcome}")
+        raise IllegalFactError(
+            f"run {run.run_id!r} cannot end while a response, call, request or sub-agent of it is open"
+        )
+    if run.cancel is not None and body.outcome != cancelled_as(run):
+        raise IllegalFactError(f"a run cancelled so ends {cancelled_as(run)}, not {body.outcome}")
     if run.cancel is None and body.outcome == "cancelled":
         raise IllegalFactError("a run that nobody cancelled cannot end cancelled")
     return replace(run, ended=body)
 
 
-def _cancelled_as(run: RunState) -> Outcome:
+def cancelled_as(run: RunState) -> Outcome:
     return "failed" if run.cancel is not None and run.cancel.error is not None else "cancelled"
 
 
 def _with(run: RunState, call: CallState) -> RunState:
     return replace(run, calls={**run.calls, call.call_id: call})
-
-
-# --- commands out ----------------------------------------------------------------------------------------------------
-
-
-def due_run(run: RunState, view: View) -> Iterator[Command]:
-    """Yield what is due for a live run, in the order in which it is best done."""
-    if run.cancel is not None:
-        yield from _due_cancelling(run, view)
-    elif run.stream is not None:
-        if run.run_id not in view.in_flight.models:
-            yield CloseResponse(run.run_id, run.turn, "abandoned", run.stream)
-    elif run.calls and not run.settled:
-        for call in run.calls.values():
-            yield from _due_call(run, call, view)
-    elif not view.requests and not any(child.live for child in view.children):
-        yield from _due_model(run, view)
-
-
-def _due_model(run: RunState, view: View) -> Iterator[Command]:
-    last = run.last
-    if last is None:
-        yield _next_turn(run, view, run.input_ids + view.steers)
-    elif last.status == "failed":
-        error = last.error
-        if error is None or not error.retryable or run.failures >= run.limits.failures:
-            yield _end(run, "failed", error=error)
-        else:
-            yield _again(run, view, run.last_at_ms + (error.retry_after_ms or 0))
-    elif last.status == "abandoned":
-        if run.abandons >= run.limits.abandons:
-            words = f"the response of turn {run.turn} was abandoned {run.abandons} times"
-            yield _end(run, "failed", error=last.error or ErrorInfo("abandoned", words))
-        else:
-            yield _again(run, view, 0)
-    elif run.calls:
-        yield _next_turn(run, view, view.steers)
-    elif _asked_nothing(last) and run.empties == 1:
-        yield _again(run, view, 0)
-    elif view.steers:
-        yield _next_turn(run, view, view.steers) if _limit(run, view) is None else _end(run, "completed")
-    elif last.stop_reason == "other" and run.limits.continue_on_other and last.status == "complete":
-        yield _next_turn(run, view, ())
-    elif last.status == "cut" and run.cuts <= run.limits.continue_on_cut:
-        yield _next_turn(run, view, ())
-    elif _asked_nothing(last):
-        note = Draft(None, Note("warning", {"text": "the model answered with nothing, twice", "run_id": run.run_id}))
-        yield Record((note, *_end(run, "completed").facts))
-    else:
-        yield _end(run, "completed")
-
-
-def _limit(run: RunState, view: View, new_turn: bool = True) -> Outcome | None:
-    if view.over_budget:
-        return "budget_exceeded"
-    if new_turn and run.limits.max_turns and run.turn >= run.limits.max_turns:
-        return "max_turns"
-    return None
-
-
-def _next_turn(run: RunState, view: View, inputs: tuple[str, ...]) -> Command:
-    hit = _limit(run, view)
-    return _end(run, hit) if hit else CallModel(run.run_id, run.turn + 1, 1, inputs)
-
-
-def _again(run: RunState, view: View, not_before_ms: int) -> Command:
-    hit = _limit(run, view, new_turn=False)
-    return _end(run, hit) if hit else CallModel(run.run_id, run.turn, run.attempt + 1, view.steers, not_before_ms)
-
-
-def _end(run: RunState, outcome: Outcome, error: ErrorInfo | None = None) -> Record:
-    last = run.last
-    answered = last is not None and last.status in ("complete", "cut", "cancelled")
-    result = text_of(last.blocks) if last is not None and answered else None
-    body = RunEnded(outcome, last.stop_reason if last else None, run.usage, run.cost, error, result)
-    return Record((Draft(run.run_id, body),))
-
-
-def _due_call(run: RunState, call: CallState, view: View) -> Iterator[Command]:
-    """Yield what is due for one call of a run that is not cancelled."""
-    match call.phase:
-        case "proposed":
-            if call.block.problem is not None:
-                yield _settle(run, call, "invalid", results.text(f"Not run: {call.block.problem}"))
-            else:
-                yield _prepare(run, call)
-        case "prepared":
-            yield from _due_prepared(run, call, view)
-        case "approved":
-            yield _prepare(run, call)
-        case "refused":
-            assert call.refusal is not None
-            yield _settle(run, call, *call.refusal)
-        case "answered":
-            yield _settle(run, call, "ok", results.answered(call.answer))
-        case "running":
-            if (call.call_id, call.attempt) not in view.in_flight.tools:
-                yield from _due_lost(run, call, view)
-        case "delegated":
-            yield from _due_delegated(run, call, view)
-        case "decided":
-            yield from _due_decided(run, call, view)
-        case "unknown":
-            yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
-        case "asked" | "doubted" | "settled":
-            pass
-
-
-def _due_prepared(run: RunState, call: CallState, view: View) -> Iterator[Command]:
-    prepared = call.prepared
-    assert prepared is not None
-    authority = _authority(call, view.epoch)
-    if prepared.verdict in REFUSED and call.attempt == 0:
-        status = {"deny": "denied", "invalid": "invalid"}.get(prepared.verdict, "error")
-        yield _settle(run, call, status, results.text(prepared.problem or results.DENIED))
-    elif prepared.verdict not in REFUSED and call.prepared_epoch != view.epoch:
-        yield _prepare(run, call)
-    elif authority is not None:
-        yield StartTool(run.run_id, call.call_id, call.attempt + 1, authority)
-    elif call.attempt > 0:
-        # It may have taken effect: whatever forbids another start now, this one is not undone by it (H22).
-        yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
-    else:
-        yield Ask(run.run_id, call.call_id, prepared.purpose, prepared)
-
-
-def _authority(call: CallState, epoch: int) -> str | None:
-    """Return what allows this call to start now: its grant, or the rule that said `run`; None if nothing does."""
-    prepared, grant = call.prepared, call.grant
-    if call.phase != "prepared" or prepared is None or prepared.verdict in REFUSED or call.prepared_epoch != epoch:
-        return None
-    if grant is not None and grant.covers(prepared):
-        return grant.request_id
-    return prepared.rule if prepared.verdict == "run" else None
-
-
-def _due_lost(run: RunState, call: CallState, view: View) -> Iterator[Command]:
-    """A started call that nobody performs any more: its owner died, or was this worker in an older epoch."""
-    started = call.started
-    assert started is not None
-    if call.questions:
-        yield Record(tuple(Draft(run.run_id, InteractionResolved(q, "system", "withdrawn")) for q in call.questions))
-    elif started.on_unknown == "ask":
-        yield Ask(run.run_id, call.call_id, "unknown_outcome", call.prepared)
-    elif _may_retry(run, call, view.epoch):
-        yield _prepare(run, call)
-    else:
-        yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
-
-
-def _due_delegated(run: RunState, call: CallState, view: View) -> Iterator[Command]:
-    child_id = call.started.child_run_id if call.started else None
-    child = next((child for child in view.children if child.run_id == child_id), None)
-    if child is None:
-        yield _settle(run, call, "unknown", results.text(results.UNKNOWN))
-    elif child.ended is not None:
-        ended = child.ended
-        if ended.outcome == "completed":
-            yield _settle(run, call, "ok", results.answered(ended.result if ended.result is not None else ""))
-        else:
-            words = f"The sub-agent ended {ended.outcome}" + (f": {ended.error.message}" if ended.error else ".")
-            yield _settle(run, call, "error", results.text(words))
-
-
-def _due_decided(run: RunState, call: CallState, view: View) -> Iterator[Command]:
-    match call.answer["outcome"]:
-        case "ran":
-            yield _settle(run, call, "ok", results.text(call.answer.get("result") or results.RAN))
-        case "not_run":
-            yield _settle(run, call, "not_run", results.text(results.NOT_TAKEN_EFFECT))
-        case _:
-            if (call.call_id, call.attempt) in view.in_flight.tools:
-                yield CancelTool(call.call_id, call.attempt)
-            yield _prepare(run, call)
-
-
-def _due_cancelling(run: RunState, view: View) -> Iterator[Command]:
-    if run.stream is not None:
-        if run.run_id in view.in_flight.models:
-            yield CancelModel(run.run_id)
-        else:
-            yield CloseResponse(run.run_id, run.turn, "cancelled", run.stream)
-    assert run.cancel is not None
-    if view.steers and run.cancel.error is None:
-        # What was meant for a run that a person ended is not started in its place.
-        yield Record(tuple(Draft(None, InputWithdrawn(i, run.cancel.principal)) for i in view.steers))
-    for child in view.children:
-        if child.live and child.cancel is None:
-            yield Record((Draft(child.run_id, CancelRequested(run.cancel.principal, run.cancel.error)),))
-    if view.requests:
-        yield Record(tuple(withdraw(request) for request in view.requests))
-        return
-    facts: list[Draft] = []
-    for call in run.calls.values():
-        if call.phase == "running" and (call.call_id, call.attempt) in view.in_flight.tools:
-            yield CancelTool(call.call_id, call.attempt)
-        elif call.phase == "delegated":
-            if not any(c.live for c in view.children if call.started and c.run_id == call.started.child_run_id):
-                facts.extend(c for command in _due_delegated(run, call, view) if isinstance(command, Record) for c in command.facts)
-        elif call.phase != "settled":
-            facts.extend(_cancelled_call(run, call).facts)
-    if facts:
-        yield Record(tuple(facts))
-    elif run.stream is None and run.settled and not any(child.live for child in view.children):
-        yield _end(run, _cancelled_as(run), error=run.cancel.error)
-
-
-def _cancelled_call(run: RunState, call: CallState) -> Record:
-    if call.attempt == 0:
-        return _settle(run, call, "not_run", results.text(results.NOT_RUN))
-    outcome = call.answer["outcome"] if call.phase == "decided" else None
-    if outcome == "ran":
-        return _settle(run, call, "ok", results.text(call.answer.get("result") or results.RAN))
-    if outcome == "not_run":
-        return _settle(run, call, "not_run", results.text(results.NOT_TAKEN_EFFECT))
-    return _settle(run, call, "unknown", results.text(results.UNKNOWN))
-
-
-def _prepare(run: RunState, call: CallState) -> PrepareCall:
-    return PrepareCall(run.run_id, run.turn, call.call_id, call.input)
-
-
-def _settle(run: RunState, call: CallState, status: Any, blocks: tuple[ResultContent, ...]) -> Record:
-    return Record((Draft(run.run_id, ToolEnded(call.call_id, call.attempt, status, blocks)),))
-
-
-def withdraw(request: RequestState) -> Draft:
-    """Return the fact by which the owner takes a question back."""
-    return Draft(request.run_id, InteractionResolved(request.request_id, "system", "withdrawn"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ownloop.core.commands import Command, EndSegment, InFlight, Record, StartRun
+from ownloop.core.due import View, due_run, withdraw
 from ownloop.core.events import (
     CancelRequested,
     Compacted,
@@ -36,7 +37,7 @@ from ownloop.core.events import (
     TurnStarted,
 )
 from ownloop.core.messages import BlobBlock, Json, Message, TextBlock, ToolResultBlock
-from ownloop.core.run import RequestState, RunState, View, due_run, start, step, withdraw
+from ownloop.core.run import RequestState, RunState, start, step, without_grants
 from ownloop.core.usage import Usage
 from ownloop.errors import IllegalFactError
 
@@ -184,6 +185,7 @@ def _applied(state: SessionState, fact: Fact) -> SessionState:
                 config={**state.config, **body.config},
                 principal=body.principal,
                 parent=body.parent,
+                runs={run_id: without_grants(run) for run_id, run in state.runs.items()},
                 rules={},
                 closed=False,
             )
@@ -409,7 +411,9 @@ def _awaits_cancel(state: SessionState, run: RunState) -> bool:
 
 
 def _view(state: SessionState, run: RunState, epoch: int, in_flight: InFlight) -> View:
-    steers = tuple(w.input_id for w in state.inputs.values() if w.mode == "steer" and not w.bound) if run.is_root else ()
+    steers = (
+        tuple(w.input_id for w in state.inputs.values() if w.mode == "steer" and not w.bound) if run.is_root else ()
+    )
     return View(
         epoch,
         in_flight,

@@ -26,7 +26,10 @@ def clean_json(value: Any) -> Any:
     if isinstance(value, dict):
         source = cast("dict[str, Any]", value)
         cleaned = {clean_text(key): clean_json(item) for key, item in source.items()}
-        same = all(a is b for a, b in zip(source.values(), cleaned.values(), strict=False)) and cleaned.keys() == source.keys()
+        same = (
+            all(a is b for a, b in zip(source.values(), cleaned.values(), strict=False))
+            and cleaned.keys() == source.keys()
+        )
         return source if same else cleaned
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ownloop.core.backend import AgentTurn, Finish, Part, PartDelta, PartEnd, PartStart, PartType, ToolCall, UsageSeen
 from ownloop.core.codec import dumps
@@ -23,6 +23,9 @@ INTERRUPTED = "the response broke off inside this call, so it was not run"
 WITHHELD = "the provider withheld this response, so the call was not run"
 REFUSALS = frozenset({"refusal", "content_filter"})
 """Stop words after which no call of the response may run, and an empty response is not asked for again."""
+
+MAX_DEPTH = 100
+"""Levels of arrays and objects in arguments: no tool means more, and the journal's writer gives up at some 250."""
 
 AssistantBlock = TextBlock | ThinkingBlock | ToolCallBlock | ProviderBlock
 
@@ -78,12 +81,29 @@ def parse_arguments(text: str) -> tuple[Json, str | None]:
         if isinstance(value, str):
             value = json.loads(value, strict=False, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        return {}, f"the arguments are not valid JSON ({error or 'nested too deeply'}); send one JSON object"
+        return {}, f"the arguments are not valid JSON ({error}); send one JSON object"
     if value is None:
         return {}, None
     if not isinstance(value, dict):
         return {}, f"the arguments are a JSON {_json_type(value)}; send one JSON object"
+    if _is_too_deep(value):
+        return {}, f"the arguments are nested too deeply; send at most {MAX_DEPTH} levels"
     return clean_json(value), None
+
+
+def _is_too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return cast("Json", value).values()
+    return cast("list[Any]", value) if isinstance(value, list) else ()
 
 
 def _refuse(word: str) -> float:
@@ -152,7 +172,9 @@ class TurnBuilder:
                     raise ValueError(f"block {index!r} starts twice")
                 number = self._numbers[index] = len(self._blocks)
                 call_id = self._mint() if type == "tool_call" else ""
-                block = _OpenBlock(type, clean_text(name or ""), call_id, clean_text(provider_id) if provider_id else None)
+                block = _OpenBlock(
+                    type, clean_text(name or ""), call_id, clean_text(provider_id) if provider_id else None
+                )
                 self._blocks.append(block)
                 self._count(number, 1)
                 out.append(BlockStarted(self.stream, number, type, block.name or None, call_id or None))
@@ -215,13 +237,15 @@ class TurnBuilder:
             interrupted = WITHHELD if finish is not None and finish.raw_stop in REFUSALS else None
         else:
             interrupted = INTERRUPTED
-        withheld = status == "complete" and interrupted is not None
         out: list[LiveEvent] = []
         for number, block in enumerate(self._blocks):
-            was_ended = block.ended
-            if not was_ended:
+            unsure = status == "complete" or (status in _BROKEN and not block.ended)
+            if status == "cut":
+                # Nothing where arguments were to come is "no arguments" in a complete response, and a cut here.
+                unsure = number == len(self._blocks) - 1 and not "".join(block.pieces).strip()
+            if not block.ended:
                 self._close(number, out)
-            if block.type == "tool_call" and block.problem is None and (withheld or (status in _BROKEN and not was_ended)):
+            if block.type == "tool_call" and unsure and block.problem is None:
                 block.problem = interrupted
         blocks = tuple(block.build(interrupted) for block in self._blocks)
         return out, ResponseEnded(

@@ -20,6 +20,7 @@ from ownloop.core.events import Event, Fact, FactBody, LiveEvent, ResponseEnded,
 from ownloop.core.messages import Json, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from ownloop.core.ports import Clock, Ids
 from ownloop.core.provider import ContentBlock, ModelResponse, Provider, ProviderMessage, StreamEvent, ToolCall
+from ownloop.core.text import clean_json, clean_text
 from ownloop.core.turn import CUT, INTERRUPTED, TurnBuilder
 from ownloop.core.usage import merge_counts
 from ownloop.errors import StreamInterruptedError
@@ -59,14 +60,22 @@ class AgentLoop:
         tool_executor: `(name, input) -> list[content block]`. What it raises becomes an error result.
         hitl_handler: `(name, input) -> (approved, updated_input | None)`, asked for every call that can run. An
             `updated_input` replaces the input, also `{}`. If it raises, the tool is not run.
-        ws_emitter: `(event, data)`, awaited in order: `agent:stream_start`, `agent:stream_delta`, `agent:stream_end`,
-            `agent:message` (payloads: DATA-MODEL §9). What it raises ends the run. A result's `elapsed_ms` counts from
-            when the person was asked.
+        ws_emitter: `(event, data)`, awaited in order. What it raises ends the run.
         max_turns: Most responses of one run; None or 0 = no limit.
         cwd: Kept for the tools.
         max_tokens: Handed to the provider if its `stream_message` takes it; None = its own default.
 
-    Both callbacks get a copy of the input: changing it in place changes nothing.
+    Both callbacks about a call get a copy of its input: changing it in place changes nothing.
+
+    What `ws_emitter` gets (DATA-MODEL §9); all text of a response is one message, and each call is one:
+
+    | event              | data                                                                                       |
+    |--------------------|--------------------------------------------------------------------------------------------|
+    | agent:stream_start | message_id, role: assistant or tool_call, tool_name of a tool_call                          |
+    | agent:stream_delta | message_id, delta                                                                          |
+    | agent:stream_end   | message_id; of a call when its block ends, of text when the response does                   |
+    | agent:message      | message: {id, role, content}; content of assistant: the text, of tool_call: {id, tool,      |
+    |                    | input}, of tool_result: {text, tool_name, elapsed_ms since the person was asked}            |
     """
 
     def __init__(
@@ -122,7 +131,7 @@ class AgentLoop:
             raise RuntimeError(f"session {self.session_id!r} has a run that is not over: await it, or use another loop")
         self._is_running = True
         try:
-            self.messages.append(self.provider.format_user_message(user_content))
+            self.messages.append(self.provider.format_user_message(clean_json(user_content)))
             turn = 0
             while not self.max_turns or turn < self.max_turns:
                 turn += 1
@@ -240,13 +249,13 @@ class AgentLoop:
             case []:
                 return _text("Done.")
             case [*items] if all(isinstance(item, dict) for item in items):
-                return items
+                return clean_json(items)
             case _:
                 raise TypeError(f"tool_executor returned {type(content).__name__!r}, not a list of content blocks")
 
     def _failed(self, status: ToolStatus, call: ToolCall, reason: str, error: Exception | None = None) -> _Result:
         logger.warning("call failed, session=%s call=%s tool=%s", self.session_id, call.id, call.name, exc_info=error)
-        return _Result(status, _text(f"Error executing {call.name}: {reason}"))
+        return _Result(status, _text(clean_text(f"Error executing {call.name}: {reason}")))
 
     def _formatted(self, block: ContentBlock, result: _Result) -> tuple[Any, _Result]:
         """Return the result in the provider's form; a result that it does not take becomes one that says so."""

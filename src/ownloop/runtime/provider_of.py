@@ -1,6 +1,6 @@
 """Any backend as a `Provider`: adapters and three-method Backends under `AgentLoop`. For `agent_loop`, and for users.
 
-The invariant: its messages hold plain JSON in neutral shapes, so they can be kept elsewhere and given to another adapter.
+The invariant: its messages hold plain JSON in neutral shapes, so they can be kept, and given to another adapter.
 A message is read once; it may be replaced, not changed.
 """
 
@@ -41,7 +41,6 @@ from ownloop.core.messages import (
     calls_of,
 )
 from ownloop.core.provider import ContentBlock, ModelResponse, Provider, ProviderMessage, StreamEvent, ToolSchema
-from ownloop.core.text import clean_text
 from ownloop.core.toolspec import ToolSpec
 from ownloop.core.turn import REFUSALS
 from ownloop.core.usage import Usage
@@ -295,7 +294,7 @@ def _assistant_block(block: Json) -> Block:
 def _read_content(content: Any) -> tuple[tuple[ResultContent, ...], dict[str, bytes]]:
     """Read a string or content blocks; return neutral blocks and the bytes of the blobs among them."""
     if isinstance(content, str):
-        return (TextBlock(clean_text(content)),), {}
+        return (TextBlock(content),), {}
     if not isinstance(content, list | tuple):
         raise ValueError(f"content is a {type(content).__name__!r}; expected a string or a list of content blocks")
     blocks: list[ResultContent] = []
@@ -303,7 +302,7 @@ def _read_content(content: Any) -> tuple[tuple[ResultContent, ...], dict[str, by
     for item in cast("Sequence[Any]", content):
         match item:
             case {"type": "text", "text": str(text)}:
-                blocks.append(TextBlock(clean_text(text)))
+                blocks.append(TextBlock(text))
             case {"source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
                 blocks.append(_blob(media_type, data, blobs))
             case {"data": str(data), "mimeType": str(media_type)}:
