@@ -18,6 +18,7 @@ from ownloop.core.events import (
     Draft,
     ErrorInfo,
     Fact,
+    InputWithdrawn,
     InteractionRequested,
     Outcome,
     ParentRef,
@@ -25,16 +26,19 @@ from ownloop.core.events import (
     RunEnded,
     SessionStarted,
 )
-from ownloop.core.forks import fork_facts
+from ownloop.core.exports import dump_export, load_export
+from ownloop.core.forks import fork_facts, import_facts
 from ownloop.core.inbox import AnswerRequest, Cancel, Config, InboxBody, InboxItem, Input, RevokeRule, Stop, Withdraw
 from ownloop.core.interactions import Answer, Purpose, read_answer
 from ownloop.core.messages import BlobBlock, Json, ResultContent, TextBlock, as_blocks
 from ownloop.core.ports import Filter, Page, Principal, RequestInfo, RunInfo, SessionInfo
 from ownloop.core.schema import problems
+from ownloop.core.session import fold
 from ownloop.core.text import clean_json, clean_text
 from ownloop.core.usage import Usage
 from ownloop.errors import (
     ConflictError,
+    IllegalFactError,
     InvalidRequestError,
     NotFoundError,
     OwnloopError,
@@ -228,8 +232,6 @@ class Service:
         if not 1 <= seq <= parent.head_seq:
             raise InvalidRequestError(f"seq {seq} is not in session {session_id!r}, which has 1 to {parent.head_seq}")
         state = await read_state(self._env, session_id, seq)
-        if state.closed:
-            raise SessionClosedError(f"session {session_id!r} is closed at seq {seq}; fork from an earlier one")
         child_id = self._env.ids.new("sess") if idem_key is None else _derived_id("fork", principal.id, session_id, idem_key)
         started = SessionStarted(
             state.agent, state.agent_digest, state.config, principal.id, ParentRef(session_id, seq)
@@ -246,6 +248,7 @@ class Service:
             session_id,
             seq,
             epoch=state.epoch,
+            runnable_at_ms=now,
             updated_ms=now,
         )
         try:
@@ -253,9 +256,50 @@ class Service:
         except ConflictError:
             if idem_key is None:
                 raise
-        if go_on:
-            self._host.wake(child_id)
+        self._host.wake(child_id)  # its first owner asks what has to be asked anew
         return await self._store.session(child_id)
+
+    async def export(self, session_id: str) -> Json:
+        """sessions.export: the whole journal as JSON, with the blobs it names."""
+        info = await self._store.session(session_id)
+        facts: list[Fact] = []
+        while page := await self._store.read(session_id, facts[-1].seq if facts else 0):
+            facts.extend(page)
+        blobs = {name: await self._store.get_blob(name) for name in fold(facts).blobs}
+        return dump_export(info.title, facts, blobs)
+
+    async def import_(
+        self, agent: str, exported: Any, *, title: str | None = None, principal: Principal = LOCAL
+    ) -> SessionInfo:
+        """sessions.import: a copy to read and to talk on with, for an agent that is served here.
+
+        All its calls are closed, its requests withdrawn, its rules dropped: it starts no tool by itself.
+        """
+        definition = self._definition(agent)
+        found_title, facts, blobs = load_export(exported)
+        first = facts[0].body
+        config = first.config if isinstance(first, SessionStarted) else {}
+        now = self._now()
+        started = SessionStarted(definition.name, definition.digest, config, principal.id)
+        try:
+            copied, state, closing = import_facts(facts, started, now)
+        except IllegalFactError as error:
+            raise InvalidRequestError(f"this exported session is damaged: {error}") from error
+        session_id = self._env.ids.new("sess")
+        info = SessionInfo(
+            session_id,
+            definition.name,
+            definition.digest,
+            principal.id,
+            principal.tenant,
+            title or found_title,
+            epoch=state.epoch,
+            updated_ms=now,
+        )
+        await self._store.create(info, closing, now, copied=copied)
+        for name, (media_type, body) in blobs.items():
+            await self._store.put_blob(session_id, name, media_type, body)
+        return await self._store.session(session_id)
 
     # --- interactions ---
 
@@ -278,6 +322,9 @@ class Service:
             raise InvalidRequestError(f"a message may have {MAX_TEXT:,} characters; put more into a blob")
         if not any(isinstance(b, BlobBlock) or b.text.strip() for b in blocks):
             raise InvalidRequestError("a message needs some text, or an image")
+        for block in blocks:
+            if isinstance(block, BlobBlock):
+                await self._store.get_blob(block.digest)  # a conversation with a hole could never be sent
         return await self._send(session_id, blocks, "message", None, on_busy, deny_open, principal, idem_key)
 
     async def interact(
@@ -376,43 +423,32 @@ class Service:
         """
         session_id, run_id = accepted.session_id, accepted.run_id
         while True:
-            head = (await self._store.session(session_id)).head_seq
-            result = await self._result_of(session_id, run_id)
-            if result.state != "running":
-                return result
-            ended = asyncio.create_task(self._until_ended(session_id, run_id, head))
-            rested = asyncio.create_task(self._host.rested(session_id))
+            stirred = self._host.watch(session_id)
             try:
-                await asyncio.wait((ended, rested), return_when=asyncio.FIRST_COMPLETED)
-                if rested.done():
-                    rested.result()
-            finally:
-                for task in (ended, rested):
-                    task.cancel()
-                await asyncio.gather(ended, rested, return_exceptions=True)
-            if not ended.done() or ended.cancelled():
-                # It rests here but has not ended: an approval waits, or another process drives it.
                 result = await self._result_of(session_id, run_id)
-                if result.state == "running":
+                if result.state != "running":
+                    return result
+                if stirred.done() and not stirred.exception():  # nothing is done here: another process drives it
                     await self._env.clock.sleep_until(self._now() + LOOK_EVERY_MS)
-
-    async def _until_ended(self, session_id: str, run_id: str, after: int) -> None:
-        async with self._env.hub.subscribe(session_id, Cursor(after), run_id=run_id) as frames:
-            async for _ in frames:
-                pass
+                facts = await stirred
+            finally:
+                stirred.cancel()
+            if any(isinstance(f.body, InputWithdrawn) and f.body.input_id == accepted.input_id for f in facts):
+                return RunResult(session_id, run_id, "ended", "cancelled")
 
     async def _result_of(self, session_id: str, run_id: str) -> RunResult:
         try:
-            return await self._run_result(await self._store.run(run_id))
+            return await self._run_result(await self._store.run(run_id, session_id))
         except NotFoundError:
             pass
         info = await self._store.session(session_id)
         if self._is_at_rest(info):
+            waiting = (await read_state(self._env, session_id)).inputs.values()
+            if all(input.run_id != run_id for input in waiting):
+                return RunResult(session_id, run_id, "ended", "cancelled")  # withdrawn before it began
             asked = await self.requests(Filter(session_id=session_id, state="open"))
             if asked:
                 return RunResult(session_id, run_id, "interrupted", requests=tuple(asked))
-            if info.closing or info.live_run_id is None:
-                return RunResult(session_id, run_id, "ended", "cancelled")  # withdrawn before it began
         return RunResult(session_id, run_id, "running")
 
     def _is_at_rest(self, info: SessionInfo) -> bool:
@@ -460,15 +496,19 @@ class Service:
 
         Raises SlowReaderError, and what stopped the host from going on.
         """
+        seq = parse_cursor(after or "0").seq
+        last: int | None = None  # the fact after which it waits for a person
         waiting = asyncio.create_task(self.wait(accepted))
         try:
             async with self.subscribe(accepted.session_id, after, run_id=accepted.run_id) as frames:
-                while True:
+                while last is None or seq < last:
                     batch = asyncio.create_task(_batch(frames))
                     try:
                         await asyncio.wait((batch, waiting), return_when=asyncio.FIRST_COMPLETED)
-                        if not batch.done() and waiting.result().state == "interrupted":
-                            return
+                        if not batch.done() and waiting.done() and waiting.result().state == "interrupted":
+                            last = await self._last_seq(accepted)
+                            if seq >= last:
+                                return
                         shown = await batch
                     finally:
                         batch.cancel()
@@ -476,10 +516,18 @@ class Service:
                     if not shown:
                         return
                     for frame in shown:
+                        if isinstance(frame.event, Fact):
+                            seq = frame.event.seq
                         yield frame
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+    async def _last_seq(self, accepted: Accepted) -> int:
+        try:
+            return (await self._store.run(accepted.run_id, accepted.session_id)).last_seq
+        except NotFoundError:
+            return 0  # it is queued behind a run that waits
 
     # --- requests and rules ---
 

@@ -1,12 +1,13 @@
-"""Fork: a new session whose reads follow its parent's prefix (RUN-MACHINE §5). Pure.
+"""Fork and import: how a session begins that has another one's facts (RUN-MACHINE §5, DATA-MODEL §2). Pure.
 
-Nothing that the copied prefix promised may happen by itself in the child: what had started ends unknown, and every
-other unsettled call needs a new answer. Whoever creates the child wakes it: its first owner asks what was not asked.
+Nothing that the copied facts promised may happen by itself: what had started ends unknown. In a fork every other unsettled
+call needs a new answer (whoever creates it wakes it: its first owner asks what was not asked); an import closes all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ownloop.core import results
 from ownloop.core.codec import digest
@@ -15,16 +16,19 @@ from ownloop.core.events import (
     CallsPrepared,
     CancelRequested,
     Draft,
+    Fact,
+    FactBody,
     InputWithdrawn,
     InteractionRequested,
     PreparedCall,
     ResponseEnded,
+    RuleRevoked,
     RunEnded,
     SessionStarted,
     ToolEnded,
 )
 from ownloop.core.run import REFUSED, CallState, RequestState, RunState
-from ownloop.core.session import SessionState, advance
+from ownloop.core.session import SessionState, advance, fold
 
 
 def fork_facts(
@@ -51,7 +55,46 @@ def fork_facts(
     return tuple(facts)
 
 
-def _close_run(state: SessionState, run: RunState, new_id: Callable[[str], str], go_on: bool) -> list[Draft]:
+def import_facts(
+    facts: Sequence[Fact], started: SessionStarted, at_ms: int
+) -> tuple[Sequence[Fact], SessionState, tuple[Draft, ...]]:
+    """Return the copied facts, their last state, and the facts that close what they left open.
+
+    `started` takes the place of the first fact: whoever imports names the agent. No request, rule or live run is left.
+
+    Raises:
+        IllegalFactError: these facts are no journal.
+    """
+    copied = [replace(fact, body=_renamed(fact, started)) for fact in facts]
+    state = fold(copied)
+    closing: list[Draft] = []
+    trial = state
+
+    def record(*drafts: Draft) -> None:
+        nonlocal trial
+        trial = advance(trial, drafts, at_ms, trial.epoch)
+        closing.extend(drafts)
+
+    if not state.closed:
+        waiting = [w for w in state.inputs.values() if not w.bound]
+        record(*(Draft(None, InputWithdrawn(w.input_id, started.principal)) for w in waiting))
+        for run in sorted((run for run in state.runs.values() if run.live), key=lambda run: -run.depth):
+            record(*_close_run(trial, trial.runs[run.run_id], None, go_on=False))
+        record(*(withdraw(request) for request in trial.requests.values()))
+        record(*(Draft(None, RuleRevoked(rule_id, started.principal)) for rule_id in trial.rules))
+    return copied, state, tuple(closing)
+
+
+def _renamed(fact: Fact, started: SessionStarted) -> FactBody:
+    if not isinstance(fact.body, SessionStarted):
+        return fact.body
+    if fact.seq == 1:
+        return started
+    return replace(fact.body, agent=started.agent, agent_digest=started.agent_digest)  # where it was forked once
+
+
+def _close_run(state: SessionState, run: RunState, new_id: Callable[[str], str] | None, go_on: bool) -> list[Draft]:
+    """End a live run, unless a call of it can be asked about anew (with a `new_id`), or it shall go on."""
     facts: list[Draft] = []
     if run.stream is not None:
         facts.append(Draft(run.run_id, ResponseEnded(run.turn, "abandoned")))
@@ -66,6 +109,8 @@ def _close_run(state: SessionState, run: RunState, new_id: Callable[[str], str],
     goes_on = go_on
     if run.is_root and run.cancel is None:
         for call in filter(_undecided, never_started):
+            if new_id is None:
+                break
             facts += _ask_again(run, call, state.requests.get(call.request_id or ""), new_id)
             goes_on = True
         if goes_on:

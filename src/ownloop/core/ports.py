@@ -175,11 +175,14 @@ class Store(Protocol):
 
     async def aclose(self) -> None: ...
 
-    async def create(self, info: SessionInfo, facts: Sequence[Draft], at_ms: int) -> None:
+    async def create(
+        self, info: SessionInfo, facts: Sequence[Draft], at_ms: int, *, copied: Sequence[Fact] = ()
+    ) -> None:
         """Create a session with its first facts: the one append without a lease.
 
         They are of epoch `info.epoch`: 0, or a fork's the one its parent had at `info.parent_seq`. seq goes on at
-        `info.parent_seq` + 1, or 1. Raises ConflictError if the id exists.
+        `info.parent_seq` + 1, or 1. An import passes in `copied` what stands before them, as it was written elsewhere.
+        Raises ConflictError if the id exists.
         """
         ...
 
@@ -275,8 +278,11 @@ class Store(Protocol):
 
     async def request(self, session_id: str, request_id: str) -> RequestInfo: ...
 
-    async def run(self, run_id: str) -> RunInfo:
-        """Return the run in the session that started it. Raises NotFoundError."""
+    async def run(self, run_id: str, session_id: str | None = None) -> RunInfo:
+        """Return a run as it stands in a session: by default the one that started it; forks have it too.
+
+        Raises NotFoundError.
+        """
         ...
 
     async def rules(self, session_id: str) -> Sequence[Rule]: ...

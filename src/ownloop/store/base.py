@@ -65,8 +65,10 @@ class SqlStore(ABC):
     def _holds(self, worker_id: str) -> bool:
         """Return whether the process of a worker that has a row is there. Asked inside a write only."""
 
-    async def create(self, info: SessionInfo, facts: Sequence[Draft], at_ms: int) -> None:
-        await self._write(journal.create, info, facts, at_ms)
+    async def create(
+        self, info: SessionInfo, facts: Sequence[Draft], at_ms: int, *, copied: Sequence[Fact] = ()
+    ) -> None:
+        await self._write(journal.create, info, facts, at_ms, copied)
 
     async def post(self, session_id: str, item: InboxItem) -> PostResult:
         return await self._write(inbox.post, session_id, item)
@@ -132,8 +134,8 @@ class SqlStore(ABC):
     async def request(self, session_id: str, request_id: str) -> RequestInfo:
         return await self._read(records.request, session_id, request_id)
 
-    async def run(self, run_id: str) -> RunInfo:
-        return await self._read(records.run, run_id)
+    async def run(self, run_id: str, session_id: str | None = None) -> RunInfo:
+        return await self._read(records.run, run_id, session_id)
 
     async def rules(self, session_id: str) -> Sequence[Rule]:
         return await self._read(records.rules, session_id)

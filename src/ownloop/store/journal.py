@@ -39,7 +39,7 @@ def live_session(db: Connection, session_id: str) -> Row:
     return row
 
 
-def create(db: Connection, info: SessionInfo, facts: Sequence[Draft], at_ms: int) -> None:
+def create(db: Connection, info: SessionInfo, drafts: Sequence[Draft], at_ms: int, copied: Sequence[Fact]) -> None:
     if info.parent_id is not None:
         parent = live_session(db, info.parent_id)
         if info.parent_seq is None or not 1 <= info.parent_seq <= parent["head_seq"]:
@@ -49,6 +49,9 @@ def create(db: Connection, info: SessionInfo, facts: Sequence[Draft], at_ms: int
     elif info.parent_seq is not None:
         raise ValueError(f"parent_seq is {info.parent_seq!r}, but parent_id is None; a fork needs both")
     first = info.parent_seq or 0
+    facts = [*copied, *_numbered(first + len(copied), info.epoch, at_ms, drafts)]
+    if [fact.seq for fact in facts] != list(range(first + 1, first + len(facts) + 1)):
+        raise ValueError(f"copied facts must be numbered from {first + 1} on, without a gap")
     inserted = execute(
         db,
         "insert_session",
@@ -61,6 +64,7 @@ def create(db: Connection, info: SessionInfo, facts: Sequence[Draft], at_ms: int
         parent_id=info.parent_id,
         parent_seq=info.parent_seq,
         head_seq=first + len(facts),
+        epoch=info.epoch,
         pinned=info.pinned,
         runnable_at_ms=info.runnable_at_ms,
         at_ms=at_ms,
@@ -70,7 +74,8 @@ def create(db: Connection, info: SessionInfo, facts: Sequence[Draft], at_ms: int
     if info.parent_id is not None:
         owner = _owner_of(db, info.parent_id, first)
         execute(db, "inherit_live_runs", session_id=info.session_id, ancestor_id=owner, upto=first)
-    for fact in _write_facts(db, info.session_id, first, 0, at_ms, facts):
+    _write_facts(db, info.session_id, facts)
+    for fact in facts:
         if isinstance(fact.body, InteractionResolved):
             # Nobody can have answered in a session that did not exist: an import or a fork closes what it brings.
             execute(db, "close_request", session_id=info.session_id, request_id=fact.body.request_id, expected="open")
@@ -103,7 +108,8 @@ def append(
         raise StaleError(f"session {session_id!r} is at fact {row['head_seq']}, not at {after_seq}; read it again")
     head = after_seq + len(facts)
     answered = _take(db, session_id, takes, head)
-    written = _write_facts(db, session_id, after_seq, lease.epoch, at_ms, facts)
+    written = _numbered(after_seq, lease.epoch, at_ms, facts)
+    _write_facts(db, session_id, written)
     for fact in written:
         if isinstance(fact.body, InteractionResolved):
             _close_request(db, session_id, fact.body, answered)
@@ -164,10 +170,11 @@ def _take(db: Connection, session_id: str, ids: Sequence[int], seq: int) -> froz
     return frozenset(answered)
 
 
-def _write_facts(
-    db: Connection, session_id: str, after_seq: int, epoch: int, at_ms: int, drafts: Sequence[Draft]
-) -> Sequence[Fact]:
-    facts = [Fact(after_seq + n, at_ms, epoch, draft.run_id, draft.body) for n, draft in enumerate(drafts, 1)]
+def _numbered(after_seq: int, epoch: int, at_ms: int, drafts: Sequence[Draft]) -> list[Fact]:
+    return [Fact(after_seq + n, at_ms, epoch, draft.run_id, draft.body) for n, draft in enumerate(drafts, 1)]
+
+
+def _write_facts(db: Connection, session_id: str, facts: Sequence[Fact]) -> None:
     db.executemany(statements()["insert_fact"], [fact_row(session_id, fact) for fact in facts])
     last_of_run: dict[str, int] = {}
     for fact in facts:
@@ -176,7 +183,6 @@ def _write_facts(
             last_of_run[fact.run_id] = fact.seq
     for run_id, seq in last_of_run.items():
         execute(db, "advance_run", session_id=session_id, run_id=run_id, seq=seq)
-    return facts
 
 
 def _keep_in_step(db: Connection, session_id: str, fact: Fact) -> None:

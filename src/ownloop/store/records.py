@@ -56,10 +56,13 @@ def requests(db: Connection, which: Filter, page: Page) -> Sequence[RequestInfo]
     return [read_request(row) for row in rows]
 
 
-def run(db: Connection, run_id: str) -> RunInfo:
-    row = one(db, "get_run", run_id=run_id)
+def run(db: Connection, run_id: str, session_id: str | None) -> RunInfo:
+    if session_id is None:
+        row = one(db, "get_run", run_id=run_id)
+    else:
+        row = one(db, "get_run_of_session", run_id=run_id, session_id=session_id)
     if row is None:
-        raise NotFoundError(f"there is no run {run_id!r}")
+        raise NotFoundError(f"there is no run {run_id!r}" + (f" in session {session_id!r}" if session_id else ""))
     return read_run(row)
 
 

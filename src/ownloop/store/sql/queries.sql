@@ -8,10 +8,10 @@ SELECT * FROM sessions WHERE id = :session_id AND deleted = 0
 SELECT parent_id, parent_seq, deleted FROM sessions WHERE id = :session_id
 
 -- insert_session --
-INSERT INTO sessions (id, agent, agent_digest, tenant, principal, title, parent_id, parent_seq, head_seq, pinned,
-                      runnable_at_ms, updated_ms)
-VALUES (:session_id, :agent, :agent_digest, :tenant, :principal, :title, :parent_id, :parent_seq, :head_seq, :pinned,
-        :runnable_at_ms, :at_ms)
+INSERT INTO sessions (id, agent, agent_digest, tenant, principal, title, parent_id, parent_seq, head_seq, epoch,
+                      pinned, runnable_at_ms, updated_ms)
+VALUES (:session_id, :agent, :agent_digest, :tenant, :principal, :title, :parent_id, :parent_seq, :head_seq, :epoch,
+        :pinned, :runnable_at_ms, :at_ms)
 ON CONFLICT DO NOTHING
 
 -- insert_fact --
@@ -71,6 +71,9 @@ SELECT :session_id, run_id, parent_run_id, first_seq, :upto, 'live' FROM runs
 -- A fork's inherited rows do not count: the run belongs to the session that holds its first fact.
 SELECT r.* FROM runs r JOIN sessions s ON s.id = r.session_id
  WHERE r.run_id = :run_id AND s.deleted = 0 AND r.first_seq > coalesce(s.parent_seq, 0)
+
+-- get_run_of_session --
+SELECT * FROM runs WHERE session_id = :session_id AND run_id = :run_id
 
 -- has_live_root_run --
 SELECT 1 FROM runs WHERE session_id = :session_id AND phase = 'live' AND parent_run_id IS NULL LIMIT 1
