@@ -35,7 +35,9 @@ test: check ## Set up and check, then the slow tests: real model, terminals, cra
 bench: setup ## Measure, and print the numbers
 	@$(BIN)/python -m bench
 
-soak: setup ## Run for long under load, and watch memory, files and tasks
+soak: setup ## Run for long: random walks of the machine, every kill point, and sessions under load
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q tests/core/test_run_properties.py
+	@$(BIN)/python -m ownloop.testing.crash tests.testing.crash_scenarios
 	@$(BIN)/python -m bench.soak
 
 fresh: ## Prove `make run` and `make test` on a bare Debian made for it (root only)
