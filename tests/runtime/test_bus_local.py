@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,7 +9,7 @@ from ownloop.testing.bus_conformance import Check, bus_conformance
 
 
 @asynccontextmanager
-async def buses() -> AsyncIterator[tuple[Bus, Bus]]:
+async def buses() -> AsyncGenerator[tuple[Bus, Bus]]:
     bus = LocalBus()
     yield bus, bus
     assert bus._subscribers == {}, "a topic without subscribers costs nothing"

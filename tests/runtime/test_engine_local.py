@@ -1,6 +1,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_session_that_always_fails_is_tried_ever_more_rarely_and_each_time_log
         engine = LocalEngine(world.clock, runnable=runnable)
         async with engine.serve(run_segment):
             await world.clock.sleep_until(world.clock.now_ms() + 300_000)
-        waits = [later - earlier for earlier, later in zip(tried_at_ms, tried_at_ms[1:], strict=False)]
+        waits = [later - earlier for earlier, later in pairwise(tried_at_ms)]
         assert waits[:4] == [FIRST_BACK_OFF_MS << n for n in range(4)]
         assert waits[-1] == LONGEST_BACK_OFF_MS
         assert len(caplog.records) == len(tried_at_ms)
@@ -124,7 +125,7 @@ def test_one_success_ends_the_back_off():
             await world.clock.sleep_until(world.clock.now_ms() + 5000)
             engine.wake("a")
             await world.clock.sleep_until(world.clock.now_ms() + 5000)
-        waits = [later - earlier for earlier, later in zip(tried_at_ms, tried_at_ms[1:], strict=False)]
+        waits = [later - earlier for earlier, later in pairwise(tried_at_ms)]
         assert waits == [FIRST_BACK_OFF_MS, 2 * FIRST_BACK_OFF_MS, 5000 - 3 * FIRST_BACK_OFF_MS, FIRST_BACK_OFF_MS]
 
     play(scene)

@@ -1,14 +1,16 @@
 """The hub: whatever a reader does, and wherever the session is written, it sees every event once and in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownloop.core.backend import Finish, Part, PartDelta, PartEnd, PartStart
+from ownloop.core.backend import Part, PartDelta, PartEnd, PartStart
 from ownloop.core.codec import loads
 from ownloop.core.cursor import Cursor, parse_cursor
 from ownloop.core.events import (
@@ -39,13 +41,45 @@ from ownloop.core.messages import TextBlock
 from ownloop.core.ports import Lease, SessionInfo, Tail
 from ownloop.core.turn import TurnBuilder, abandoned, missing
 from ownloop.errors import CursorAheadError, CursorError, NotFoundError, SlowReaderError, StoreFullError
+from ownloop.projections import agent
+from ownloop.runtime import hub as hub_module
 from ownloop.runtime.bus_local import LocalBus
-from ownloop.runtime.hub import Hub
+from ownloop.runtime.hub import MAX_BYTES, MAX_EVENTS, Hub
 from ownloop.runtime.place import Frame
 from ownloop.store.memory import MemoryStore
 from ownloop.testing.virtual_time import VirtualClock, World, run_virtual
 
 SESSION = "sess_1"
+
+
+class SlowStore(MemoryStore):
+    """Takes its time before and after it does something, so that everything else happens in between."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    async def _pause(self) -> None:
+        for _ in range(self._world.random.randrange(3)):
+            await settle(self._world, self._world.random.randrange(3))
+
+    async def append(self, *args: Any, **kwargs: Any) -> Sequence[Fact]:
+        await self._pause()
+        facts = await super().append(*args, **kwargs)
+        await self._pause()
+        return facts
+
+    async def read(self, session_id: str, after: int = 0, limit: int = 1000) -> Sequence[Fact]:
+        await self._pause()
+        facts = await super().read(session_id, after, limit)
+        await self._pause()
+        return facts
+
+    async def tails(self, session_id: str) -> Sequence[Tail]:
+        await self._pause()
+        tails = await super().tails(session_id)
+        await self._pause()
+        return tails
 
 
 class Owner:
@@ -63,7 +97,7 @@ class Owner:
         self._attempts = 0
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator["Owner"]:
+    async def writing(self) -> AsyncGenerator["Owner"]:
         self.lease = await self.store.claim("worker_1", SESSION, now_ms=self.clock.now_ms())
         assert self.lease is not None
         self.head = self.lease.head_seq
@@ -155,7 +189,7 @@ class Reader:
                 async for frame in frames:
                     self._got.append(frame)
             self.ended = True
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a test looks at it
             self.error = error
 
     async def disconnect(self, lost: int = 0) -> None:
@@ -192,11 +226,11 @@ async def new_session(store: MemoryStore, clock: VirtualClock) -> None:
 Scene = Callable[[World, MemoryStore, Hub, Owner], Awaitable[None]]
 
 
-def play(scene: Scene, **limits: int) -> None:
+def play(scene: Scene, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
     async def body(world: World) -> None:
         store = MemoryStore()
         await new_session(store, world.clock)
-        hub = Hub(store, world.clock, **limits)
+        hub = Hub(store, world.clock, max_events=max_events, max_bytes=max_bytes)
         await scene(world, store, hub, Owner(world, store, hub))
         await store.aclose()
 
@@ -270,6 +304,40 @@ def test_what_the_builder_held_before_its_stream_was_opened_is_shown_first():
     play(scene)
 
 
+def test_a_reader_that_joins_between_the_feeding_of_a_builder_and_its_showing_sees_nothing_twice():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with owner.writing():
+            builder = await owner.turn("run_0")
+            events = builder.feed([*text(0, "Hello"), PartEnd(0)])
+            reader = Reader(hub, "2")
+            await settle(world)  # a hook takes its time
+            hub.live(SESSION, events)
+            await settle(world)
+            await reader.disconnect()
+        assert reader.events == events
+
+    play(scene)
+
+
+def test_a_stream_that_cannot_be_caught_up_with_is_shown_when_it_closes():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with owner.writing():
+            fact = await owner.fact("run_0", TurnStarted(1, 1, "b", "p", "m"))
+            builder = TurnBuilder(fact.seq, lambda: "call")  # never opened here
+            hub.live(SESSION, builder.feed(text(0, "Hello")))
+            reader = Reader(hub, "2~2.0")
+            await settle(world)
+            hub.live(SESSION, builder.feed([PartDelta(0, " you")]))
+            await settle(world)
+            assert reader.events == []
+            await owner.fact("run_0", builder.end(1, "failed")[1])
+            await settle(world)
+            await reader.disconnect()
+        assert reader.events[:-1] == [BlockStarted(2, 0, "text"), Delta(2, 0, "Hello you"), BlockEnded(2, 0)]
+
+    play(scene)
+
+
 def test_an_event_is_encoded_once_for_all_readers():
     async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
         async with owner.writing():
@@ -317,12 +385,12 @@ def test_a_subscription_ends_after_session_closed():
         async with owner.writing():
             await settle(world)
             await owner.fact(None, SessionClosed("local"))
+        late = Reader(hub, "2")
         await settle(world)
         assert reader.ended
-        late = Reader(hub, "2")
-        await settle(world, 5000)
-        assert not late.ended, "the cursor alone does not say that the session is closed"
-        await late.disconnect()
+        assert late.ended
+        assert kinds(reader.events) == ["session_started", "session_closed"]
+        assert late.events == []
 
     play(scene)
 
@@ -598,6 +666,52 @@ def test_replay_shows_marked_streams_from_their_start_and_says_what_the_client_h
     play(scene)
 
 
+def test_a_projection_that_comes_back_with_replay_makes_the_frames_that_it_would_have_made():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with owner.writing():
+            live = Reader(hub, "1")
+            await settle(world)
+            await owner.turn("run_0")
+            for part in INTERLEAVED:
+                owner.say("run_0", part)
+                await settle(world)
+            cursors = [frame.cursor for frame in live._got]
+            midway = [Reader(hub, cursor, replay=True) for cursor in cursors]
+            await settle(world)
+            await owner.end_turn("run_0")
+            later = [Reader(hub, cursor, replay=True) for cursor in cursors]
+            await settle(world)
+        for reader in (live, *midway, *later):
+            await reader.disconnect()
+        start = agent.AgentState(SESSION)
+        whole = spoken(start, live.frames)
+        for kept, (one, two) in enumerate(zip(midway, later, strict=True), start=1):
+            known = agent.feed(start, live.events[0])[
+                0
+            ]  # the turn is open: what the session's state says at the cursor
+            for again in (one, two):
+                assert joined(spoken(start, live.frames[:kept]) + spoken(known, again.frames)) == joined(whole)
+
+    play(scene)
+
+
+def spoken(state: agent.AgentState, frames: Iterable[Frame]) -> list[agent.AgentFrame]:
+    out: list[agent.AgentFrame] = []
+    for frame in frames:
+        state, spoken = agent.feed(state, frame.event)
+        out += [] if frame.seen else spoken
+    return out
+
+
+def joined(frames: Iterable[agent.AgentFrame]) -> list[tuple[str, str, object]]:
+    """Cut deltas into characters, so that their slices do not matter."""
+    out: list[tuple[str, str, object]] = []
+    for name, data in frames:
+        message_id = data.get("message_id", "")
+        out += [(name, message_id, part) for part in data["delta"]] if "delta" in data else [(name, message_id, data)]
+    return out
+
+
 # --- crash, and other processes ---------------------------------------------------------------------------------------
 
 
@@ -649,7 +763,12 @@ def test_a_reader_in_another_process_follows_facts_and_tails(with_bus: bool):
             await owner.end_turn("run_0")
             await settle(world, 2001)
         await reader.disconnect()
-        assert reader.events[1:-1] == [BlockStarted(2, 0, "text"), Delta(2, 0, "Hello"), Delta(2, 0, " you"), BlockEnded(2, 0)]
+        assert reader.events[1:-1] == [
+            BlockStarted(2, 0, "text"),
+            Delta(2, 0, "Hello"),
+            Delta(2, 0, " you"),
+            BlockEnded(2, 0),
+        ]
         assert kinds(reader.events)[-1] == "response_ended"
 
     play(scene)
@@ -667,9 +786,11 @@ def test_a_reader_stays_when_the_session_moves_between_processes():
                 owner.say("run_0", *text(0, "Hello"))
                 await settle(world, turn * 100)
                 await owner.end_turn("run_0")
+                await settle(world)
             await settle(world, 3000)
+            of_one_turn = ["turn_started", "block_started", "delta", "block_ended", "response_ended"]
+            assert kinds(reader.events) == of_one_turn * (turn + 1)
         await reader.disconnect()
-        assert kinds(reader.events) == ["turn_started", "block_started", "delta", "block_ended", "response_ended"] * 4
 
     play(scene)
 
@@ -689,6 +810,36 @@ def test_a_reader_that_is_ahead_of_the_channel_waits_for_it():
             await settle(world)
             await ahead.disconnect()
         assert kinds(ahead.events) == ["turn_started", "block_started", "delta"]
+
+    play(scene)
+
+
+def test_where_something_happens_the_store_is_asked_often_again():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        reader = Reader(Hub(store, world.clock), "1")
+        await settle(world, 20_000)
+        async with owner.writing():
+            await owner.fact(None, Note("info", 1))
+            while not reader.events:
+                await settle(world, 5)
+            for number in range(5):
+                await owner.fact(None, Note("info", number))
+                await settle(world, 260)
+                assert len(reader.events) == number + 2
+        await reader.disconnect()
+
+    play(scene)
+
+
+def test_a_reader_asks_nobody_while_the_session_is_written_here():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        reader = Reader(hub)
+        await settle(world, 5000)
+        async with owner.writing():
+            await owner.run("run_0")
+            await settle(world)
+            assert [task.get_name() for task in asyncio.all_tasks() if "ownloop" in task.get_name()] == []
+        await reader.disconnect()
 
     play(scene)
 
@@ -734,6 +885,26 @@ def test_a_slow_reader_is_cut_off_and_resumes_by_its_cursor(limits: dict[str, in
         assert again.events == [Delta(2, 0, "a" + "x" * 1200)]
 
     play(scene, **limits)
+
+
+def test_a_reader_that_keeps_up_may_read_any_amount_and_one_event_of_any_size():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with owner.writing():
+            reader = Reader(hub, "1")
+            await settle(world)
+            await owner.turn("run_0")
+            await settle(world)
+            owner.say("run_0", *text(0, "x" * 5000))
+            await settle(world)
+            for _ in range(50):
+                owner.say("run_0", PartDelta(0, "y" * 150))
+                owner.say("run_0", PartDelta(0, "z" * 150))
+                await settle(world)
+            await reader.disconnect()
+        assert reader.error is None
+        assert len(tokens(reader.events, 2)) == 1 + 5000 + 50 * 300
+
+    play(scene, max_events=10, max_bytes=1000)
 
 
 def test_a_reader_may_take_as_long_as_it_likes_over_history():
@@ -783,7 +954,7 @@ def test_a_reader_of_one_run_sees_it_with_its_children_and_ends_with_it():
             late = Reader(hub, run_id="run_0")
             await settle(world, 3000)
         assert live.ended
-        assert kinds(live.events) == OF_RUN_0[:3] + ["block_started", "delta", "block_ended"] + OF_RUN_0[3:]
+        assert kinds(live.events) == [*OF_RUN_0[:3], "block_started", "delta", "block_ended", *OF_RUN_0[3:]]
         assert elsewhere.ended
         assert kinds(elsewhere.events) == kinds(live.events)
         assert late.ended
@@ -811,6 +982,23 @@ def test_a_reader_of_one_run_comes_back_at_every_cursor():
     play(scene)
 
 
+def test_marks_of_streams_that_are_not_the_runs_own_are_dropped():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with owner.writing():
+            await owner.run("run_0")
+            await owner.run("run_1")
+            other = await owner.turn("run_1")
+            reader = Reader(hub, f"{other.stream}~{other.stream}.0", run_id="run_0")
+            await settle(world)
+            owner.say("run_1", *text(0, "other"))
+            await owner.turn("run_0")
+            await settle(world)
+            await reader.disconnect()
+        assert [frame.cursor for frame in reader.frames] == ["5~5.0"]
+
+    play(scene)
+
+
 def test_a_reader_of_a_run_that_never_starts_ends_when_its_input_is_withdrawn():
     async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
         async with owner.writing():
@@ -834,7 +1022,7 @@ Step = tuple[str, int, int]
 
 def steps() -> st.SearchStrategy[list[Step]]:
     step = st.tuples(st.sampled_from(STEPS + READS), st.integers(0, 2), st.integers(0, 5))
-    return st.lists(step, max_size=50)
+    return st.lists(step, min_size=5, max_size=60)
 
 
 async def perform(world: World, owner: Owner, step: Step) -> None:
@@ -846,7 +1034,7 @@ async def perform(world: World, owner: Owner, step: Step) -> None:
         builder = owner.builders[run_id]
         number = size % 3
         if number not in builder._numbers:
-            owner.say(run_id, PartStart(number, "text" if number else "tool_call", "find"))
+            owner.say(run_id, PartStart(number, "text") if number else PartStart(number, "tool_call", "find"))
         elif size == 5 and not builder._blocks[builder._numbers[number]].ended:
             owner.say(run_id, PartEnd(number))
         elif not builder._blocks[builder._numbers[number]].ended:
@@ -872,7 +1060,7 @@ async def drop(reader: Reader, hub: Hub, lost: int) -> None:
 
 
 def check(reader: Reader, journal: Sequence[Fact], told: dict[int, list[LiveEvent]]) -> None:
-    """No gap, no duplicate: facts one by one, the units of each stream one by one, between its opening and its close."""
+    """No gap, no duplicate: facts one by one, and the units of each stream one by one, while it is open."""
     facts = [event for event in reader.events if isinstance(event, Fact)]
     assert facts == list(journal)
     at: dict[int, int] = {}
@@ -913,10 +1101,14 @@ def check_stream(shown: list[Event], told: list[LiveEvent], body: ResponseEnded,
         assert got in ([], truth)
 
 
-@given(steps(), st.integers(0, 3))
-def test_no_reader_ever_sees_a_gap_or_a_duplicate(plan: list[Step], readers: int):
+@given(
+    steps(), st.integers(0, 3), st.booleans(), st.sampled_from([1, 2, 256]), st.sampled_from([0, 1, 64]), st.integers()
+)
+def test_no_reader_ever_sees_a_gap_or_a_duplicate(
+    plan: list[Step], readers: int, slow: bool, page: int, recent: int, seed: int
+):
     async def body(world: World) -> None:
-        store = MemoryStore()
+        store = SlowStore(world) if slow else MemoryStore()
         await new_session(store, world.clock)
         bus = LocalBus(limit=1)
         here, there = Hub(store, world.clock, bus), Hub(store, world.clock, bus)
@@ -948,7 +1140,8 @@ def test_no_reader_ever_sees_a_gap_or_a_duplicate(plan: list[Step], readers: int
         assert here._channels == there._channels == {}
         await store.aclose()
 
-    run_virtual(body)
+    with patch.multiple(hub_module, PAGE=page, RECENT=recent):
+        run_virtual(body, seed=seed)
 
 
 @given(steps())

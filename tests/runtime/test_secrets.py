@@ -3,7 +3,13 @@ import pytest
 from ownloop.errors import ConfigError
 from ownloop.runtime.secrets import EnvSecrets
 
-ENVIRON = {"API_KEY": "sk-123456", "LONG_KEY": "sk-123456-and-more", "PIN": "12345", "EMPTY": "", "OTHER": "not declared"}
+ENVIRON = {
+    "API_KEY": "sk-123456",
+    "LONG_KEY": "sk-123456-and-more",
+    "PIN": "12345",
+    "EMPTY": "",
+    "OTHER": "not declared",
+}
 
 
 def test_a_declared_secret_comes_from_its_variable():

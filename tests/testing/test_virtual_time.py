@@ -1,21 +1,18 @@
 import asyncio
 import contextvars
-import time
 
 import pytest
 
 from ownloop.testing.virtual_time import START_MS, DeadlockError, SeededIds, World, run_virtual
 
 
-def test_days_pass_in_no_time():
+def test_days_pass_without_waiting():  # else the suite's own time limit ends it
     async def scene(world: World) -> int:
         await world.clock.sleep_until(START_MS + 30 * 24 * 3600 * 1000)
         await asyncio.sleep(3600)
         return world.clock.now_ms()
 
-    began = time.monotonic()
     assert run_virtual(scene) == START_MS + (30 * 24 + 1) * 3600 * 1000
-    assert time.monotonic() - began < 60
 
 
 def test_time_stands_still_while_anything_is_ready():

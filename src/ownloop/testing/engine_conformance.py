@@ -76,7 +76,7 @@ async def a_session_woken_during_its_segment_runs_again_and_never_twice_at_once(
     running = most = total = 0
     gate = asyncio.Event()
 
-    async def run_segment(session_id: str) -> None:
+    async def run_segment(_session_id: str) -> None:
         nonlocal running, most, total
         running += 1
         total += 1

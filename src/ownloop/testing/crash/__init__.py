@@ -1,4 +1,4 @@
-"""The crash kit: an agent is killed with SIGKILL at every position of a scenario, started again, and its journal checked.
+"""The crash kit: kill an agent with SIGKILL at every position of a scenario, start it again, check what is left.
 
 ```python
 # my_scenarios.py
@@ -9,11 +9,11 @@ REFUND = Scenario(
     ends=["completed"],
 )
 ```
-`python -m ownloop.testing.crash my_scenarios` prints what was found; `crash_test("my_scenarios:REFUND")` returns it to a test.
+`python -m ownloop.testing.crash my_scenarios` prints what was found; `crash_test("my_scenarios:REFUND")` returns it.
 
-Positions are: before and after every write of the store, before and after every effect of a tool (`Outside.effect`), and
-each part of a response. The processes, the kills and the SQLite file are real; time is virtual and ids are seeded, so a
-position is the same one in every run, and a scenario with long waits takes no longer than its work.
+Positions are: before and after every write of the store, before and after every effect of a tool (`Outside.effect`),
+and after each part of a response. Processes, kills and the SQLite file are real. Time is virtual and ids are seeded, so
+a position is the same one in every run, and long waits take no time.
 """
 
 from ownloop.testing.crash.report import Position, Report

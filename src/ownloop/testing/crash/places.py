@@ -5,10 +5,12 @@ Invariant: which places are passed, and how they are named, follows from the sce
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ownloop.core.backend import Adapter, ModelRequest, Part
@@ -26,8 +28,9 @@ WRITES = frozenset(
 class Places:
     """Counts places, and kills this very process at one: by name, or at the n-th."""
 
-    def __init__(self, kill_at: str | int | None = None) -> None:
+    def __init__(self, log: Path, kill_at: str | int | None = None) -> None:
         self.passed: list[str] = []
+        self._log = log
         self._kill_at = kill_at
         self._counts = Counter[str]()
 
@@ -37,7 +40,12 @@ class Places:
         name = place if self._counts[place] == 1 else f"{place} ({self._counts[place]})"
         self.passed.append(name)
         if self._kill_at in (name, len(self.passed)):
+            self.write_down()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def write_down(self) -> None:
+        """Leave to others which places were passed; the last one is where this process died, if it did."""
+        self._log.write_text(json.dumps(self.passed))
 
 
 class _WatchedStore:
@@ -69,7 +77,7 @@ def _write_place(method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> st
         case "append", (_, _, drafts):
             kinds = Counter(draft.body.kind for draft in drafts)
             words = [kind if count == 1 else f"{count} {kind}" for kind, count in kinds.items()]
-            return " ".join(["append", "+".join(words) or "nothing", *(["and release"] if kwargs.get("release") else [])])
+            return f"append {'+'.join(words) or 'nothing'}{' and release' if kwargs.get('release') else ''}"
         case "post", (_, item):
             return f"post {item.body.kind}"
         case _:
