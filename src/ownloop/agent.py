@@ -88,7 +88,7 @@ class Agent:
         config: Json | None = None,
         approval_expires_s: float | None = None,
         suggestions: Sequence[str] = (),
-        MAX_STEPS: int | None = None,
+        MAX_STEPS: int | None = None,  # noqa: N803 - a promised name
     ) -> None:
         if not name or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
             raise ConfigError(f"agent name {name!r}: use letters, digits, '_' and '-'")
@@ -103,7 +103,6 @@ class Agent:
         self.instructions_source = instructions
         self.hooks = hooks or Hooks()
         self.deps = deps
-        self.secret_names = tuple(secrets)
         self.suggestions = tuple(suggestions)
         self.config_schema = config or CONFIG_SCHEMA
         self.settings = settings if isinstance(settings, ModelSettings) else ModelSettings(**dict(settings or {}))
@@ -113,11 +112,11 @@ class Agent:
             max_turns=50 if turns is None else turns or None, continue_on_other=_is_three_method(model)
         )
         self.approval_expires_ms = None if approval_expires_s is None else int(approval_expires_s * 1000)
-        self._secrets = EnvSecrets(self.secret_names)
+        self.secrets: Secrets = EnvSecrets(secrets)
         self._tools = tuple(tools)
         self._policy = policy
         self.executor: ToolExecutor = self._executor(SystemThreads())
-        self._memory: Store | None = None
+        self._in_memory = _InMemory()
 
     @property
     def model(self) -> str:
@@ -164,17 +163,20 @@ class Agent:
         clock: Clock | None = None,
         ids: Ids | None = None,
         threads: Threads | None = None,
+        adopt: bool = True,
     ) -> AsyncGenerator[OpenAgent]:
         """Host the agent while the context is open: its model stays loaded, its sessions go on from where they were.
 
         `store` is a path or a Store; by default `OWNLOOP_STORE`, else memory that lives as long as this Agent object.
+        What others left unfinished in a store is gone on with, unless `adopt` is False.
         """
-        async with AsyncExitStack() as stack:
-            opened = open_store(store, clock) if store is not None or os.environ.get("OWNLOOP_STORE") else self._in_memory()
-            agent = self if threads is None else self._on(threads)
-            host = await stack.enter_async_context(
-                open_host(opened, [agent], clock=clock, ids=ids, threads=threads, secrets=self._secrets)
-            )
+        if store is None and clock is ids is threads is None and not os.environ.get("OWNLOOP_STORE"):
+            async with self._in_memory.host(self) as host:
+                yield OpenAgent(self, host)
+            return
+        agent = self if threads is None else self._on(threads)
+        opened = open_store(store, clock)
+        async with open_host(opened, [agent], clock=clock, ids=ids, threads=threads, adopt=adopt) as host:
             yield OpenAgent(agent, host)
 
     def _on(self, threads: Threads) -> Agent:
@@ -184,14 +186,7 @@ class Agent:
         return agent
 
     def _executor(self, threads: Threads) -> ToolExecutor:
-        return FunctionExecutor(self._tools, policy=self._policy, threads=threads, secrets=self._secrets)
-
-    def _in_memory(self) -> Store:
-        from ownloop.store.memory import MemoryStore
-
-        if self._memory is None:
-            self._memory = MemoryStore()
-        return self._memory
+        return FunctionExecutor(self._tools, policy=self._policy, threads=threads, secrets=self.secrets)
 
     async def run(
         self,
@@ -201,7 +196,7 @@ class Agent:
         store: Store | str | Path | None = None,
     ) -> RunResult:
         """Send one message and return how its run stands: ended, or interrupted with what a person has to answer."""
-        async with self.open(store=store) as agent:
+        async with self.open(store=store, adopt=False) as agent:
             return await agent.run(content, session_id=session_id)
 
     def run_sync(
@@ -222,7 +217,7 @@ class Agent:
         store: Store | str | Path | None = None,
     ) -> AsyncIterator[Event]:
         """Send one message and yield the facts and live events of its run, until it has ended or waits for a person."""
-        async with self.open(store=store) as agent:
+        async with self.open(store=store, adopt=False) as agent:
             async for event in agent.stream(content, session_id=session_id):
                 yield event
 
@@ -235,11 +230,57 @@ class Agent:
     ) -> RunResult:
         """Answer the requests of an interrupted run, by request id, and return how it stands then.
 
-        An answer is `{"approved": True}`, with `edited_input`, `note` or `remember`; `{"value": …}` for a question. True and
-        False stand for plain approval and refusal.
+        An answer is `{"approved": True}`, with `edited_input`, `note` or `remember`; `{"value": …}` for a question.
+        True and False stand for plain approval and refusal.
         """
-        async with self.open(store=store) as agent:
+        async with self.open(store=store, adopt=False) as agent:
             return await agent.resume(result, answers)
+
+
+class _InMemory:
+    """The store of an agent's sessions in memory, and the one host on it, opened by the first who needs it.
+
+    One host, so that calls which run at the same time do not take each other's sessions; closed by the last.
+    """
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
+        self._users = 0
+        self._host: Host | None = None
+        self._stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def host(self, agent: Agent) -> AsyncGenerator[Host]:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._users:
+                raise ConfigError(
+                    f"the sessions that agent {agent.name!r} keeps in memory are in use in another event loop; "
+                    "pass store= to share them between threads"
+                )
+            self._loop, self._lock = loop, asyncio.Lock()
+        async with self._lock:
+            if self._host is None:
+                self._host = await self._stack.enter_async_context(open_host(self._memory(), [agent]))
+            self._users += 1
+            host = self._host
+        try:
+            yield host
+        finally:
+            async with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._host = None
+                    await self._stack.aclose()
+
+    def _memory(self) -> Store:
+        from ownloop.store.memory import MemoryStore
+
+        if self._store is None:
+            self._store = MemoryStore()
+        return self._store
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +347,4 @@ def open_store(where: Store | str | Path | None = None, clock: Clock | None = No
 if TYPE_CHECKING:
     from ownloop.core.ports import Definition
 
-    def _is_definition(agent: Agent) -> Definition:
-        return agent
-
-
+    _: type[Definition] = Agent

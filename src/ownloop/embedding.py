@@ -1,7 +1,7 @@
 """`agent.base`: a declarative agent as an `AgentBase` class, for embedding in other people's hosts.
 
-Inside our own host a definition runs without an instance; this class is for hosts that know only the contract. Each instance
-has a session of its own, in memory.
+Inside our own host a definition runs without an instance; this class is for hosts that know only the contract. Each
+instance has a session of its own, in memory.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class EmbeddedAgent(AgentBase):
         self._session_id = ""
 
     @classmethod
-    async def create(
-        cls, config: Any, on_logs: OnLogs, on_interaction_request: OnInteractionRequest
-    ) -> EmbeddedAgent:
+    async def create(cls, config: Any, on_logs: OnLogs, on_interaction_request: OnInteractionRequest) -> EmbeddedAgent:
         """Open a session with `config`. Raises ConfigError and InvalidRequestError."""
         agent = cls(on_logs, on_interaction_request)
         hosting: AbstractAsyncContextManager[Host] = open_host(MemoryStore(), [cls.definition])
@@ -49,8 +47,9 @@ class EmbeddedAgent(AgentBase):
     async def interaction(self, interaction: AgentInteraction) -> Any:
         """Run one message to its end and return the result; with an id, answer a request.
 
-        Facts go to `on_logs` as they happen, requests to `on_interaction_request`; while a request is open, the call for
-        its message goes on. Raises RuntimeError if the run does not end completed.
+        Facts go to `on_logs` as they happen, requests to `on_interaction_request`; while a request is open, the call
+        for its message goes on. Cancelling the call cancels the run. Raises RuntimeError if the run does not end
+        completed.
         """
         service = self._opened()
         if interaction.interaction_id is not None:
@@ -59,6 +58,21 @@ class EmbeddedAgent(AgentBase):
         head = (await service.session(self._session_id)).head_seq
         accepted = await service.interact(self._session_id, interaction.type, interaction.data)
         run_id = accepted.run_id or ""
+        try:
+            ended = await self._follow(service, run_id, head)
+        except BaseException:
+            # Who gives up on the call, or cannot hear of it, has no other way to end the run.
+            if self._service is not None:
+                await service.cancel(run_id=run_id, session_id=self._session_id)
+            raise
+        if ended is None:
+            raise RuntimeError("the session was closed before the run ended")
+        if ended.outcome != "completed":
+            raise RuntimeError(f"the run ended {ended.outcome}" + (f": {ended.error.message}" if ended.error else ""))
+        return ended.result
+
+    async def _follow(self, service: Service, run_id: str, head: int) -> RunEnded | None:
+        """Tell the other host what happens in a run, and return how it ended."""
         async with service.subscribe(self._session_id, str(Cursor(head)), run_id=run_id) as frames:
             async for frame in frames:
                 if not isinstance(frame.event, Fact):
@@ -74,10 +88,8 @@ class EmbeddedAgent(AgentBase):
                         )
                     )
                 elif isinstance(body, RunEnded) and frame.event.run_id == run_id:
-                    if body.outcome != "completed":
-                        raise RuntimeError(f"the run ended {body.outcome}" + (f": {body.error.message}" if body.error else ""))
-                    return body.result
-        raise RuntimeError("the session was closed before the run ended")
+                    return body
+        return None
 
     async def stop(self) -> None:
         """Close the session and free the model."""

@@ -149,7 +149,8 @@ class Service:
     ) -> SessionInfo:
         """sessions.create. Without `agent`: the only one served here.
 
-        `config` may hold the fields that the agent's config schema declares. The same `idem_key` gives the same session.
+        `config` may hold the fields that the agent's config schema declares. The same `idem_key` gives the same
+        session.
         """
         definition = self._definition(agent)
         fields: Json = clean_json(config or {})
@@ -160,7 +161,13 @@ class Service:
             session_id = self._env.ids.new("sess") if idem_key is None else _derived_id("sess", principal.id, idem_key)
         started = SessionStarted(definition.name, definition.digest, fields, principal.id)
         info = SessionInfo(
-            session_id, definition.name, definition.digest, principal.id, principal.tenant, title, updated_ms=self._now()
+            session_id,
+            definition.name,
+            definition.digest,
+            principal.id,
+            principal.tenant,
+            title,
+            updated_ms=self._now(),
         )
         try:
             await self._store.create(info, [Draft(None, started)], self._now())
@@ -232,7 +239,9 @@ class Service:
         if not 1 <= seq <= parent.head_seq:
             raise InvalidRequestError(f"seq {seq} is not in session {session_id!r}, which has 1 to {parent.head_seq}")
         state = await read_state(self._env, session_id, seq)
-        child_id = self._env.ids.new("sess") if idem_key is None else _derived_id("fork", principal.id, session_id, idem_key)
+        child_id = (
+            self._env.ids.new("sess") if idem_key is None else _derived_id("fork", principal.id, session_id, idem_key)
+        )
         started = SessionStarted(
             state.agent, state.agent_digest, state.config, principal.id, ParentRef(session_id, seq)
         )
@@ -338,7 +347,7 @@ class Service:
         principal: Principal = LOCAL,
         idem_key: str | None = None,
     ) -> Accepted | RequestInfo:
-        """interaction in the contract's form: with an id an answer, else a message, a steer, or what a foreign agent takes."""
+        """interaction in the contract's form: an answer if it has an id, else a message, a steer, or a foreign type."""
         if interaction_id is not None:
             return await self.answer(session_id, interaction_id, data, principal=principal)
         info = await self._store.session(session_id)
@@ -390,9 +399,7 @@ class Service:
         """input.withdraw: take a message back that still waits; one that is being answered stays."""
         await self._post(session_id, Withdraw(input_id), principal)
 
-    async def _post(
-        self, session_id: str, body: InboxBody, principal: Principal, idem_key: str | None = None
-    ) -> None:
+    async def _post(self, session_id: str, body: InboxBody, principal: Principal, idem_key: str | None = None) -> None:
         item = InboxItem(body, self._now(), principal.id, idem_key)
         outcome = await self._store.post(session_id, item)
         if outcome == "conflict":
@@ -407,7 +414,9 @@ class Service:
         """runs.get"""
         return await self._run_result(await self._store.run(run_id))
 
-    async def cancel(self, *, run_id: str | None = None, session_id: str | None = None, principal: Principal = LOCAL) -> None:
+    async def cancel(
+        self, *, run_id: str | None = None, session_id: str | None = None, principal: Principal = LOCAL
+    ) -> None:
         """runs.cancel: durable when it returns. A session's id means its live run."""
         if session_id is None:
             if run_id is None:
@@ -418,8 +427,8 @@ class Service:
     async def wait(self, accepted: Accepted) -> RunResult:
         """Wait until the run of an accepted message has ended, or waits for a person.
 
-        A message that is queued behind a run that waits for a person reports that run's requests. Raises what stopped the
-        host from going on (a full store, for one); the run can be gone on with later.
+        A message that is queued behind a run that waits for a person reports that run's requests. Raises what stopped
+        the host from going on (a full store, for one); the run can be gone on with later.
         """
         session_id, run_id = accepted.session_id, accepted.run_id
         while True:

@@ -7,16 +7,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from ownloop.core import results
 from ownloop.core.backend import Adapter, ModelRequest
+from ownloop.core.codec import dumps
 from ownloop.core.events import ErrorInfo, LiveEvent, Progress, ResponseEnded, ToolStarted
 from ownloop.core.messages import Json, TextBlock
 from ownloop.core.ports import Hooks, ModelCall, Secrets, ToolExecutor, ToolResult
-from ownloop.core.text import clean_json
+from ownloop.core.text import clean_json, clean_text
 from ownloop.core.turn import TurnBuilder
-from ownloop.errors import OwnloopError, ProviderError
+from ownloop.errors import OwnloopError, ProviderError, StreamInterruptedError
 from ownloop.runtime.environment import Environment
 
 logger = logging.getLogger(__name__)
@@ -54,28 +56,26 @@ class ToolAsks:
     answer: asyncio.Future[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something inside failed that no provider and no tool is to blame for."""
-
-    run_id: str
-    error: ErrorInfo
+def decline(asked: ToolAsks) -> None:
+    """Answer a question that nobody can be asked any more, as if it were declined."""
+    if not asked.answer.done():
+        asked.answer.set_result(None)
 
 
-Signal: TypeAlias = ResponseDone | ToolDone | ToolAsks | Fault
+Signal: TypeAlias = ResponseDone | ToolDone | ToolAsks
 Tell: TypeAlias = Callable[[Signal], None]
 Show: TypeAlias = Callable[[Sequence[LiveEvent]], None]
 
 
 def error_info(error: BaseException, secrets: Secrets, failures: int = 0) -> ErrorInfo:
     """Return a failure as the journal keeps it: no secret, and for how long to wait before another attempt."""
-    words = secrets.redact(str(error) or type(error).__name__)
+    words = clean_text(secrets.redact(str(error) or type(error).__name__))
     if not isinstance(error, ProviderError):
         code = error.code if isinstance(error, OwnloopError) else "internal"
         return ErrorInfo(code, words if isinstance(error, OwnloopError) else f"{type(error).__name__}: {words}")
     wait = error.retry_after_s
     retryable = error.retryable and (wait is None or wait <= MAX_ADVISED_WAIT_S)
-    back_off = BACK_OFF_MS[min(failures, len(BACK_OFF_MS) - 1)]
+    back_off = BACK_OFF_MS[min(failures, len(BACK_OFF_MS) - 1)] if retryable else None
     return ErrorInfo(
         error.code,
         words,
@@ -83,7 +83,7 @@ def error_info(error: BaseException, secrets: Secrets, failures: int = 0) -> Err
         back_off if wait is None else int(wait * 1000),
         error.status,
         error.request_id,
-        secrets.redact(error.detail) if error.detail else None,
+        clean_text(secrets.redact(error.detail)) if error.detail else None,
     )
 
 
@@ -98,6 +98,7 @@ class ResponseReader:
         turn: int,
         failures: int,
         stream: int,
+        secrets: Secrets,
         *,
         retry_interrupted: bool = False,
     ) -> None:
@@ -110,6 +111,7 @@ class ResponseReader:
         self._session_id = session_id
         self._turn = turn
         self._failures = failures
+        self._secrets = secrets
         self._retry_interrupted = retry_interrupted
 
     async def read(self, adapter: Adapter, call: ModelCall, request: ModelRequest, hooks: Hooks, tell: Tell) -> None:
@@ -138,28 +140,34 @@ class ResponseReader:
             if hooks.after_model is not None:
                 await hooks.after_model(call, body)
         except asyncio.CancelledError:
-            if not self.cancelled:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # the backend's own doing: nobody asked for it
+                closing, body = self._failed(StreamInterruptedError("the backend cancelled its own request"))
+            elif self.cancelled:
+                closing, body = self.builder.end(self._turn, "cancelled")
+            else:
                 raise
-            closing, body = self.builder.end(self._turn, "cancelled")
         except ProviderError as error:
             closing, body = self._failed(error)
         except Exception as error:
             logger.exception(
                 "model call failed inside, session=%s run=%s turn=%d", self._session_id, self.run_id, self._turn
             )
-            info = error_info(error, self._env.secrets)
+            info = error_info(error, self._secrets)
             closing, body = self.builder.end(self._turn, "failed", error=info)
         self._show(closing)
         tell(ResponseDone(self.run_id, stream, body))
 
     def _failed(self, error: ProviderError) -> tuple[list[LiveEvent], ResponseEnded]:
-        info = error_info(error, self._env.secrets, self._failures)
+        info = error_info(error, self._secrets, self._failures)
         shown = self.builder.units > 0
         if shown and self._retry_interrupted and info.retryable:
             return self.builder.end(self._turn, "abandoned", error=info)
         if shown:
             # What a person has seen is not silently said again (quirk 87).
-            info = ErrorInfo(info.code, info.message, False, None, info.status, info.request_id, info.detail)
+            info = replace(
+                info, retryable=False, retry_after_ms=None if error.retry_after_s is None else info.retry_after_ms
+            )
         return self.builder.end(self._turn, "failed", error=info)
 
     def _show(self, events: Sequence[LiveEvent]) -> None:
@@ -183,11 +191,12 @@ class CallContext:
     show: Show
 
     async def progress(self, data: Any) -> None:
+        dumps(data)  # what is not JSON is this tool's error, not that of whoever reads it
         self.show([Progress(self.stream, clean_json(data))])
 
     async def ask(self, question: str, schema: Json | None = None) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.tell(ToolAsks(self.run_id, self.call_id, self.attempt, question, schema, answer))
+        self.tell(ToolAsks(self.run_id, self.call_id, self.attempt, clean_text(question), schema, answer))
         return await answer
 
 
@@ -210,35 +219,59 @@ class ToolRun:
     cancel_sent: bool = False
     given_up: bool = False
     """Its fact is written; what it still comes to is late."""
+    entered: bool = False
+    """The tool's own code has begun: from here on it may have taken effect."""
+    result: ToolResult | None = None
+    """What the tool came to, with its blobs kept."""
 
     @property
     def id(self) -> tuple[str, int]:
         return self.started.call_id, self.started.attempt
 
+    def broken_off(self, cancelled: bool) -> ToolResult:
+        """Return what an attempt comes to whose task ended without telling."""
+        if self.result is not None:
+            return self.result  # it took effect, and what came after it does not change that
+        if not cancelled:
+            # Executors do not raise; one that does, or a store that cannot keep a blob, ends the call with an error.
+            return ToolResult("error", results.text(f"Error executing {self.name}: its result could not be kept."))
+        if self.entered:
+            return ToolResult("unknown", results.text(results.UNKNOWN))
+        return ToolResult("cancelled", results.text(results.NOT_RUN), confirmed_cancel=True)
+
 
 async def run_tool(
     env: Environment, run: ToolRun, context: CallContext, executor: ToolExecutor, hooks: Hooks, tell: Tell
 ) -> None:
-    """Run one attempt to its end and tell the loop what it came to."""
+    """Run one attempt to its end and tell the loop what it came to; who is cancelled before that tells nothing."""
     fault: ErrorInfo | None = None
     try:
         if hooks.before_tool is not None:
             await hooks.before_tool(run.name, run.input, context)
     except Exception as error:
         logger.exception("before_tool hook failed, session=%s call=%s", context.session_id, context.call_id)
-        fault = error_info(error, env.secrets)
+        fault = error_info(error, context.secrets)
         result = ToolResult(
             "cancelled", (TextBlock("Not run: the agent's own code failed before it."),), confirmed_cancel=True
         )
     else:
+        run.entered = True
         result = await executor.execute(run.name, run.input, context)
-        for digest, (media_type, body) in result.blobs.items():
-            await env.store.put_blob(context.session_id, digest, media_type, body)
+        await _keep_blobs(env, context.session_id, result)
+        run.result = result
         try:
             if hooks.after_tool is not None:
-                result = await hooks.after_tool(run.name, run.input, result, context) or result
+                changed = await hooks.after_tool(run.name, run.input, result, context)
+                if changed is not None:
+                    await _keep_blobs(env, context.session_id, changed)
+                    result = changed
         except Exception as error:
             logger.exception("after_tool hook failed, session=%s call=%s", context.session_id, context.call_id)
-            fault = error_info(error, env.secrets)
+            fault = error_info(error, context.secrets)
     elapsed_ms = int((env.clock.monotonic_s() - run.began_s) * 1000)
     tell(ToolDone(run.run_id, context.call_id, context.attempt, result, elapsed_ms, fault))
+
+
+async def _keep_blobs(env: Environment, session_id: str, result: ToolResult) -> None:
+    for digest, (media_type, body) in result.blobs.items():
+        await env.store.put_blob(session_id, digest, media_type, body)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from ownloop.core.cursor import Cursor
-from ownloop.core.events import Delta, Fact, LiveEvent
+from ownloop.core.events import Delta, Fact, LiveEvent, Progress
 from ownloop.core.ports import Bus, Clock, Store
 from ownloop.core.turn import TurnBuilder, missing_of_tail
 from ownloop.errors import CursorAheadError, NotFoundError, SlowReaderError
@@ -40,7 +40,7 @@ _Batch: TypeAlias = tuple[int, int, Sequence[Shown]]
 
 
 class _Stream:
-    """An open stream as its writer sees it: a response has a builder, a tool its latest progress."""
+    """An open stream as its writer sees it: a response has a builder, a tool the last that it told."""
 
     __slots__ = ("builder", "latest", "run_id", "units")
 
@@ -66,7 +66,6 @@ class _Channel:
     def start(self, seq: int) -> None:
         self.written = True
         self.seq = seq
-        self.wake()
 
     def stop(self) -> None:
         self.written = False
@@ -168,14 +167,16 @@ class Hub:
         offset = stream.units
         for event in events:
             stream.units += len(event.text) if type(event) is Delta else 1
-        if stream.builder is not None and not channel.joined:
+        progress = isinstance(events[-1], Progress)
+        if not channel.joined and not progress:
             return
         shown = [Shown(event) for event in events]
-        size = EVENT_BYTES * len(shown) + stream.units - offset
-        if stream.builder is None:
+        if progress:
             stream.latest = shown[-1]
-            size += sum([len(event.encoded) for event in shown]) if channel.joined else 0
         if channel.joined:
+            size = EVENT_BYTES * len(shown) + stream.units - offset
+            if progress:
+                size += sum([len(event.encoded) for event in shown])
             channel.push((number, offset, shown), size)
 
     def fail(self, session_id: str, error: Exception) -> None:
@@ -243,7 +244,8 @@ class Subscription:
         self._news = False
         self._waiter: asyncio.Future[None] | None = None
         self._pollers: set[asyncio.Task[None]] = set()
-        self._polling = False
+        self._listens = False
+        self._tick: asyncio.Task[None] | None = None
         self._poll_ms = FIRST_POLL_MS
 
     async def __aenter__(self) -> Self:
@@ -344,6 +346,8 @@ class Subscription:
         if seq > head_seq:
             raise CursorAheadError(f"the cursor is at fact {seq}, but session {session_id!r} ends with fact {head_seq}")
         first = [*self._after.marks, *(tail.stream for tail in await store.tails(session_id))]
+        if seq == head_seq:
+            first.append(seq)  # it may be session_closed
         if self._run_id is not None:
             try:
                 first.append((await store.run(self._run_id)).first_seq)
@@ -393,14 +397,15 @@ class Subscription:
         channel.joined.add(self)
 
     async def _read(self, channel: _Channel, frames: list[Frame]) -> None:
-        """Read on in the store: up to where the channel stands, or as far as it goes if nobody writes here."""
+        """Read on in the store; at its head, if nobody writes here, show what tails hold."""
         place, store = self._place, self._hub.store
         page = await store.read(self._session_id, place.seq, PAGE)
         if page:
             self._news = True
             self._poll_ms = FIRST_POLL_MS
-        facts = [fact for fact in page if not channel.written or fact.seq <= channel.seq]
-        place.facts(map(Shown, facts), frames)
+            if self._tick is not None:
+                self._tick.cancel()
+        place.facts(map(Shown, page), frames)
         if channel.written or place.ended or len(page) == PAGE:
             return
         place.reach_head()
@@ -413,30 +418,28 @@ class Subscription:
     # --- where another process may write ---
 
     def _start_polling(self) -> None:
-        if self._polling:
-            return
-        self._polling = True
-        self._poll_ms = FIRST_POLL_MS
-        self._poll(self._tick())
-        if self._hub.bus is not None:
+        if self._hub.bus is not None and not self._listens:
+            self._listens = True
             self._poll(self._listen(self._hub.bus))
+        if self._tick is None or self._tick.done() or self._tick.cancelling():
+            self._tick = self._poll(self._wake_later())
 
-    def _poll(self, work: Coroutine[Any, Any, None]) -> None:
+    def _poll(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"ownloop-reader {self._session_id}")
         self._pollers.add(task)
         task.add_done_callback(self._pollers.discard)
+        return task
 
     def _stop_polling(self) -> None:
-        self._polling = False
+        self._listens = False
         for task in self._pollers:
             task.cancel()
 
-    async def _tick(self) -> None:
+    async def _wake_later(self) -> None:
         clock = self._hub.clock
-        while True:
-            await clock.sleep_until(clock.now_ms() + self._poll_ms)
-            self._poll_ms = min(self._poll_ms * 2, LONGEST_POLL_MS)
-            self.wake()
+        await clock.sleep_until(clock.now_ms() + self._poll_ms)
+        self._poll_ms = min(self._poll_ms * 2, LONGEST_POLL_MS)
+        self.wake()
 
     async def _listen(self, bus: Bus) -> None:
         try:

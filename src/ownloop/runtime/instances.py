@@ -7,6 +7,7 @@ conversation so far as a transcript (DATA-MODEL §6).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from ownloop.core.backend import (
 from ownloop.core.codec import dumps
 from ownloop.core.messages import Message, TextBlock, ToolCallBlock, ToolResultBlock, calls_of, text_of
 
-BackendFactory = Callable[[], Backend]
+BackendFactory = Callable[..., Backend]
 
 
 @dataclass(slots=True)
@@ -57,6 +58,10 @@ class InstanceAdapter:
         self._instances[request.session_id] = _Instance(backend, tuple(message.seq for message in history))
         yield _parts(turn)
 
+    def forget(self, session_id: str) -> None:
+        """Free the instance of a session that was closed."""
+        self._instances.pop(session_id, None)
+
     async def aclose(self) -> None:
         self._instances.clear()
 
@@ -72,8 +77,10 @@ class InstanceAdapter:
         return instance.backend
 
     def _fresh(self, history: Sequence[Message], system: str) -> Backend:
-        backend = self._factory()
-        if not isinstance(backend, Backend):
+        # `Backend(system_prompt=…)` is the contract's way to make one; who does not take it has its own instructions.
+        takes_prompt = "system_prompt" in inspect.signature(self._factory).parameters
+        backend = self._factory(system_prompt=system) if takes_prompt else self._factory()
+        if not isinstance(backend, Backend):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's factory
             raise TypeError(f"the backend factory returned {type(backend).__name__!r}; it must return a Backend")
         answered = max((i + 1 for i, message in enumerate(history) if message.role == "assistant"), default=0)
         load = getattr(backend, "load", None)

@@ -6,7 +6,9 @@ nothing behind, and facts are published only after their commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from ownloop.core.events import (
     CancelRequested,
@@ -21,49 +23,72 @@ from ownloop.core.events import (
 from ownloop.core.inbox import InboxRow
 from ownloop.core.ports import Lease
 from ownloop.core.session import SessionState, advance, fold
-from ownloop.errors import StoreInUseError
+from ownloop.errors import IllegalFactError, StoreInUseError
 from ownloop.runtime.environment import Environment
 
 PAGE = 1000
+Told: TypeAlias = Callable[[str, Sequence[Fact]], None]
 
 
 async def read_state(env: Environment, session_id: str, upto: int | None = None) -> SessionState:
     """Fold a session's journal, to its head or up to and with a seq."""
+    return (await _read_on(env, session_id, None, upto)).state
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A session as far as it was folded. Facts never change, so whoever claims it again has only to read on."""
+
+    state: SessionState
+    last: Fact
+
+
+async def _read_on(env: Environment, session_id: str, known: Known | None, upto: int | None = None) -> Known:
     state: SessionState | None = None
-    after = 0
+    last: Fact | None = None
+    if known is not None:
+        # The last fact is read once more: an id may have been given to another session since.
+        again = await env.store.read(session_id, known.last.seq - 1, 1)
+        if list(again) == [known.last]:
+            state, last = known.state, known.last
     while True:
-        facts = await env.store.read(session_id, after, PAGE)
+        facts = await env.store.read(session_id, last.seq if last else 0, PAGE)
         wanted = [fact for fact in facts if upto is None or fact.seq <= upto]
         if wanted:
-            state = fold(wanted, state)
-            after = wanted[-1].seq
+            state, last = fold(wanted, state), wanted[-1]
         if len(facts) < PAGE or len(wanted) < len(facts):
-            return fold((), state)
+            if state is None or last is None:
+                raise IllegalFactError(f"session {session_id!r} has an empty journal")
+            return Known(state, last)
 
 
 class Journal:
     """The journal of one session, open for writing under one lease."""
 
-    def __init__(self, env: Environment, lease: Lease, state: SessionState) -> None:
+    def __init__(self, env: Environment, lease: Lease, known: Known, told: Told) -> None:
         self.env = env
         self.lease = lease
-        self.state = state
-        self._takeovers_pending = lease.takeovers > 0
+        self.known = known
+        self._told = told
 
     @classmethod
-    async def claim(cls, env: Environment, session_id: str) -> Journal | None:
-        """Claim and fold a session; None if another process owns it."""
+    async def claim(cls, env: Environment, session_id: str, known: Known | None, told: Told) -> Journal | None:
+        """Claim and fold a session; None if another process owns it. `told` gets all facts that are written."""
         try:
             lease = await env.store.claim(env.worker_id, session_id, now_ms=env.clock.now_ms())
         except StoreInUseError:
             return None
         if lease is None:
             return None
-        return cls(env, lease, await read_state(env, session_id))
+        return cls(env, lease, await _read_on(env, session_id, known), told)
 
     @property
     def session_id(self) -> str:
         return self.lease.session_id
+
+    @property
+    def state(self) -> SessionState:
+        return self.known.state
 
     async def inbox(self) -> Sequence[InboxRow]:
         return await self.env.store.inbox(self.lease)
@@ -96,13 +121,14 @@ class Journal:
             release=release,
             progress=not all(_clears(draft.body) for draft in drafts),
         )
-        self.state = after
+        self.known = Known(after, facts[-1] if facts else self.known.last)
         self.env.hub.facts(self.session_id, facts)
+        self._told(self.session_id, facts)
         return facts
 
 
 def _clears(body: FactBody) -> bool:
-    """Whether a fact only clears up after a dead owner: that is no progress, so a session that kills its workers is noticed."""
+    """Whether a fact only clears up after a dead owner: no progress, so a session that kills its workers is noticed."""
     match body:
         case ResponseEnded(status="abandoned") | ToolEnded(status="unknown") | CancelRequested(principal="system"):
             return True

@@ -1,7 +1,8 @@
 """The loop: performs what the machine says is due, and journals what happened. One `Loop` drives one segment.
 
-Each round *plans* on a trial state: the facts that signals, expiries and inbox rows amount to, then all facts that are due
-after them, until nothing more can be recorded. The batch is appended in one transaction, and only then its effects begin:
+Each round *plans* on a trial state: the facts that inbox rows, signals and expiries amount to, then all facts that are
+due after them, until nothing more can be recorded. The inbox comes first, so that what a person said is never overruled
+by what the owner wants in the same round. The batch is appended in one transaction, and only then its effects begin:
 tools are entered, models called. So the state is never ahead of the journal, a refused append leaves nothing behind
 (`StaleError`: somebody answered first, look again), and a turn costs two commits.
 """
@@ -44,33 +45,35 @@ from ownloop.core.events import (
     RunStarted,
     ToolEnded,
     ToolStarted,
+    ToolStatus,
     TurnStarted,
 )
-from ownloop.core.inbox import AnswerRequest, InboxItem, InboxRow, LateResult
+from ownloop.core.inbox import InboxRow, LateResult
 from ownloop.core.intake import intake, late_result
 from ownloop.core.interactions import answer_schema
-from ownloop.core.messages import BlobBlock, Json, ResultContent, ToolResultBlock
+from ownloop.core.messages import BlobBlock, Json, ToolResultBlock
 from ownloop.core.ports import Definition, ModelCall, PrepareContext, Tail, ToolResult
 from ownloop.core.repetition import with_hint
 from ownloop.core.run import CallState, RunState
 from ownloop.core.session import SessionState, advance, due, expired, history
 from ownloop.core.toolspec import ToolSpec
 from ownloop.core.turn import abandoned
-from ownloop.errors import OwnloopError, StaleError
+from ownloop.errors import OwnloopError, StaleError, StoreError
 from ownloop.runtime.calls import (
     CallContext,
-    Fault,
     ResponseDone,
     ResponseReader,
     Signal,
     ToolAsks,
     ToolDone,
     ToolRun,
+    decline,
     error_info,
     run_tool,
 )
 from ownloop.runtime.environment import Environment
 from ownloop.runtime.journal import Journal
+from ownloop.runtime.tasks import end_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +114,7 @@ class Loop:
         journal: Journal,
         definition: Definition,
         open_adapter: OpenAdapter,
-        late: Callable[[str, ToolDone], None],
+        late: Callable[[str, LateResult], None],
     ) -> None:
         """`late` is told what tools come to that were given up and outlive the segment."""
         self._env = env
@@ -120,7 +123,8 @@ class Loop:
         self._open_adapter = open_adapter
         self._late = late
         self._ended = False
-        self._specs: dict[str, ToolSpec] = {spec.name: spec for spec in definition.executor.specs}
+        self._tools_offered = tuple(definition.executor.specs)
+        self._specs: dict[str, ToolSpec] = {spec.name: spec for spec in self._tools_offered}
         self._signals: list[Signal] = []
         self._event = asyncio.Event()
         self._inbox_dirty = True
@@ -159,14 +163,18 @@ class Loop:
                 if not await self._commit(plan):
                     continue
                 if plan.end is not None:
-                    self._ended = True
-                    return [
-                        tool.task for tool in self._tools.values() if tool.task is not None and not tool.task.done()
-                    ]
+                    return self._end()
                 await self._wait()
         except BaseException:
             await self._abort()
             raise
+
+    def _end(self) -> list[asyncio.Task[None]]:
+        self._ended = True
+        signals, self._signals = self._signals, []
+        for signal in signals:  # they came while the last facts were written
+            self._tell(signal)
+        return [tool.task for tool in self._tools.values() if tool.task is not None and not tool.task.done()]
 
     # --- planning ---
 
@@ -176,15 +184,14 @@ class Loop:
             self._rows = await self._journal.inbox()
             self._inbox_read_ms = self._env.clock.now_ms()
         plan = _Plan(self._journal.state, self._env.clock.now_ms())
+        taken = intake(plan.state, self._rows, plan.at_ms, self._epoch, self._env.ids.new)
+        self._add(plan, *taken.facts)
+        plan.takes.extend(taken.takes)
         plan.signals = len(self._signals)
         for signal in self._signals[: plan.signals]:
             self._take_signal(plan, signal)
         self._take_deadlines(plan)
-        taken = intake(plan.state, self._rows, plan.at_ms, self._epoch, self._env.ids.new)
-        self._add(plan, *taken.facts)
-        plan.takes.extend(taken.takes)
-        answered = {row.item.body.request_id for row in self._rows if isinstance(row.item.body, AnswerRequest)}
-        self._add(plan, *(d for d in expired(plan.state, plan.at_ms) if _request_id(d) not in answered))
+        self._add(plan, *expired(plan.state, plan.at_ms))
         await self._take_due(plan, stopping=taken.stop is not None)
         if plan.state.closed and taken.stop is not None:
             plan.takes.append(taken.stop)
@@ -227,7 +234,7 @@ class Loop:
                     case EndSegment():
                         plan.end = command
             for run_id, calls in prepares.items():
-                self._add(plan, Draft(run_id, CallsPrepared(calls[0].turn, await self._prepare(plan, calls))))
+                await self._prepare(plan, run_id, calls)
             if len(plan.facts) == before:
                 return
 
@@ -236,12 +243,19 @@ class Loop:
         models = set(self._readers) | {call.run_id for call in plan.calls}
         return InFlight(frozenset(models), frozenset(tools | {(s.call_id, s.attempt) for s in plan.starts}))
 
-    async def _prepare(self, plan: _Plan, commands: Sequence[PrepareCall]) -> tuple[PreparedCall, ...]:
-        context = PrepareContext(self._journal.session_id, commands[0].run_id, plan.state.rules, self._definition.deps)
-        calls = plan.state.runs[commands[0].run_id].calls
-        return tuple(
-            [await self._definition.executor.prepare(calls[c.call_id].block, c.input, context) for c in commands]
-        )
+    async def _prepare(self, plan: _Plan, run_id: str, commands: Sequence[PrepareCall]) -> None:
+        context = PrepareContext(self._journal.session_id, run_id, plan.state.rules, self._definition.deps)
+        calls = plan.state.runs[run_id].calls
+        prepared: list[PreparedCall] = []
+        try:
+            for command in commands:
+                block = calls[command.call_id].block
+                prepared.append(await self._definition.executor.prepare(block, command.input, context))
+        except Exception as error:
+            logger.exception("a call could not be prepared, session=%s run=%s", self._journal.session_id, run_id)
+            self._fault(plan, run_id, error_info(error, self._definition.secrets))
+            return
+        self._add(plan, Draft(run_id, CallsPrepared(commands[0].turn, tuple(prepared))))
 
     def _ask(self, plan: _Plan, command: Ask) -> Draft:
         call = plan.state.runs[command.run_id].calls[command.call_id]
@@ -294,9 +308,11 @@ class Loop:
         run = plan.state.runs[command.run_id]
         try:
             adapter = self._open_adapter(str(plan.state.config.get("model") or run.model))
-        except OwnloopError as error:
+        except Exception as error:
             # A model that cannot be opened (no key, no such extra) fails the run, with words that say what to do.
-            self._add(plan, Draft(command.run_id, CancelRequested("system", error_info(error, self._env.secrets))))
+            if not isinstance(error, OwnloopError):
+                logger.exception("the model could not be opened, session=%s", self._journal.session_id)
+            self._fault(plan, command.run_id, error_info(error, self._definition.secrets))
             return
         self._add(
             plan,
@@ -310,9 +326,7 @@ class Loop:
         plan.calls.append(command)
 
     async def _close_response(self, command: CloseResponse) -> Draft:
-        tails = await self._env.store.tails(self._journal.session_id)
-        tail = next((tail.body for tail in tails if tail.stream == command.stream), None)
-        return Draft(command.run_id, abandoned(command.turn, tail, command.status))
+        return await close_response(self._env, self._journal.session_id, command)
 
     def _hinted(self, state: SessionState, draft: Draft) -> Draft:
         if not isinstance(draft.body, ToolEnded) or draft.run_id is None:
@@ -332,7 +346,8 @@ class Loop:
             case ToolAsks(run_id, call_id, attempt, question, schema):
                 call = _running(run, call_id, attempt)
                 if call is None or (run is not None and run.cancel is not None):
-                    return  # its task is being cancelled; the future dies with it
+                    decline(signal)  # its attempt is over, or ends: nobody is asked any more
+                    return
                 request_id = self._env.ids.new("req")
                 data = {"question": question, "tool": call.name, "call_id": call_id}
                 asked = InteractionRequested(
@@ -340,8 +355,6 @@ class Loop:
                 )
                 self._add(plan, Draft(run_id, asked))
                 plan.asks[request_id] = signal
-            case Fault(run_id, error):
-                self._fault(plan, run_id, error)
 
     def _fault(self, plan: _Plan, run_id: str, error: ErrorInfo) -> None:
         run = plan.state.runs.get(run_id)
@@ -349,16 +362,12 @@ class Loop:
             self._add(plan, Draft(run_id, CancelRequested("system", error)))
 
     def _tool_done(self, plan: _Plan, done: ToolDone) -> None:
-        result = done.result
         call = _running(plan.state.runs.get(done.run_id), done.call_id, done.attempt)
         if call is None:
-            late = LateResult(done.run_id, done.call_id, done.attempt, result.status, result.blocks, done.elapsed_ms)
-            self._add(plan, *late_result(plan.state, late))
+            if (late := _late(done)) is not None:
+                self._add(plan, *late_result(plan.state, late))
         else:
-            status = result.status
-            if status == "cancelled" and not result.confirmed_cancel:
-                status = "unknown"
-            ended = ToolEnded(done.call_id, done.attempt, status, result.blocks, done.elapsed_ms)
+            ended = ToolEnded(done.call_id, done.attempt, _ending(done.result), done.result.blocks, done.elapsed_ms)
             withdrawn = [Draft(done.run_id, InteractionResolved(q, "system", "withdrawn")) for q in call.questions]
             self._add(plan, *withdrawn, self._hinted(plan.state, Draft(done.run_id, ended)))
         plan.given_up.append((done.call_id, done.attempt))
@@ -442,7 +451,7 @@ class Loop:
         for cancel in plan.cancels:
             self._cancel(cancel)
         for start in plan.starts:
-            self._enter_tool(start, facts, streams[(start.call_id, start.attempt)])
+            self._enter_tool(start, streams[(start.call_id, start.attempt)])
         for call in plan.calls:
             self._read_response(call, streams[call.run_id])
 
@@ -456,15 +465,22 @@ class Loop:
             run.turn,
             run.failures,
             stream,
+            self._definition.secrets,
             retry_interrupted=run.limits.retry_interrupted,
         )
         task = asyncio.create_task(self._respond(reader, run, state), name=f"response {run.run_id} {run.turn}")
         self._readers[run.run_id] = reader, task
-        task.add_done_callback(lambda _: self._response_task_done(run.run_id))
+        task.add_done_callback(lambda task: self._response_task_done(reader, run.turn, task))
 
-    def _response_task_done(self, run_id: str) -> None:
-        del self._readers[run_id]
+    def _response_task_done(self, reader: ResponseReader, turn: int, task: asyncio.Task[None]) -> None:
+        del self._readers[reader.run_id]
         self._event.set()
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("response task failed, session=%s run=%s", self._journal.session_id, reader.run_id, exc_info=error)
+        body = abandoned(turn, reader.builder.tail(), "failed")
+        info = error_info(error, self._definition.secrets)
+        self._tell(ResponseDone(reader.run_id, reader.builder.stream, replace(body, error=info)))
 
     async def _respond(self, reader: ResponseReader, run: RunState, state: SessionState) -> None:
         """Gather what the model is to see, and read its answer."""
@@ -474,15 +490,15 @@ class Loop:
         try:
             adapter = self._open_adapter(str(state.config.get("model") or run.model))
             system = await definition.instructions(session_id, state.config)
-            blobs = await self._load_blobs(messages)
+            blobs = await self._load_blobs(messages) if state.blobs else {}
         except Exception as error:
             logger.exception("could not prepare the model call, session=%s run=%s", session_id, run.run_id)
-            info = error_info(error, self._env.secrets)
+            info = error_info(error, definition.secrets)
             self._tell(ResponseDone(run.run_id, reader.builder.stream, reader.builder.end(run.turn, "failed", info)[1]))
             return
         settings = _settings(definition.settings, state.config)
         call = ModelCall(session_id, run.run_id, run.turn, system, messages, settings)
-        request = ModelRequest(system, messages, definition.executor.specs, settings, session_id, blobs)
+        request = ModelRequest(system, messages, self._tools_offered, settings, session_id, blobs)
         await reader.read(adapter, call, request, definition.hooks, self._tell)
 
     async def _load_blobs(self, messages: Sequence[Any]) -> dict[str, bytes]:
@@ -494,7 +510,7 @@ class Loop:
                         self._blobs[item.digest] = (await self._env.store.get_blob(item.digest))[1]
         return self._blobs
 
-    def _enter_tool(self, command: StartTool, facts: Sequence[Fact], stream: int) -> None:
+    def _enter_tool(self, command: StartTool, stream: int) -> None:
         call = self._journal.state.runs[command.run_id].calls[command.call_id]
         spec = self._specs[call.name]
         assert call.started is not None
@@ -509,7 +525,7 @@ class Loop:
             command.attempt,
             call.started.key,
             self._definition.deps,
-            self._env.secrets,
+            self._definition.secrets,
             stream,
             self._tell,
             self._show,
@@ -520,15 +536,12 @@ class Loop:
         run.task.add_done_callback(lambda task: self._tool_task_done(run, task))
 
     def _tool_task_done(self, run: ToolRun, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("tool task failed, session=%s call=%s", self._journal.session_id, run.id, exc_info=error)
+        elif not task.cancelled():
             return
-        error = task.exception()
-        if error is None:
-            return
-        # Executors do not raise; one that does, or a store that cannot keep a blob, ends the call with an error.
-        logger.error("tool task failed, session=%s call=%s", self._journal.session_id, run.id, exc_info=error)
-        words = results.text(f"Error executing {run.name}: its result could not be kept.")
-        self._tell(ToolDone(run.run_id, *run.id, ToolResult("error", words), self._elapsed_ms(run)))
+        self._tell(ToolDone(run.run_id, *run.id, run.broken_off(task.cancelled()), self._elapsed_ms(run)))
 
     def _cancel(self, command: CancelTool | CancelModel) -> None:
         if isinstance(command, CancelModel):
@@ -565,10 +578,10 @@ class Loop:
 
     def _tell(self, signal: Signal) -> None:
         if self._ended:
-            if isinstance(signal, ToolDone):
-                self._late(self._journal.session_id, signal)
+            if isinstance(signal, ToolDone) and (late := _late(signal)) is not None:
+                self._late(self._journal.session_id, late)
             elif isinstance(signal, ToolAsks):
-                signal.answer.set_result(None)  # nobody can answer any more: as if it were declined
+                decline(signal)
             return
         self._signals.append(signal)
         self._event.set()
@@ -633,26 +646,27 @@ class Loop:
             if builder.units and builder.units != reader.saved_units:
                 tails.append(Tail(builder.stream, builder.units, builder.tail()))
                 reader.saved_units = builder.units
-        if tails:
+        if not tails:
+            return
+        try:
             await self._env.store.save_tail(self._journal.lease, tails)
+        except StoreError as error:  # a tail may be lost; what must not be lost will say so itself
+            logger.warning("tails were not saved, session=%s: %s", self._journal.session_id, error)
 
     async def _stop_crash_loop(self) -> None:
         root = self._journal.state.root
         if root is not None and root.cancel is None:
-            words = f"the run was taken over {self._journal.lease.takeovers} times without progress: it seems to end its process"
+            takeovers = self._journal.lease.takeovers
+            words = f"the run was taken over {takeovers} times without progress: it seems to end its process"
             await self._journal.append([Draft(root.run_id, CancelRequested("system", ErrorInfo("crash_loop", words)))])
 
     async def _abort(self) -> None:
         """Stop everything in flight; the journal stays as it is, and the next owner goes on from it."""
-        try:
-            await self._write_tails()
-        except OwnloopError:
-            logger.debug("tails were not saved, session=%s", self._journal.session_id)
+        self._ended = True
+        await self._write_tails()
         tasks = [task for _, task in self._readers.values()]
         tasks += [tool.task for tool in self._tools.values() if tool.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks, self._env.clock)
 
 
 def call_key(session_id: str, run_id: str, call_id: str) -> str:
@@ -666,8 +680,19 @@ def _running(run: RunState | None, call_id: str, attempt: int) -> CallState | No
     return call if call is not None and call.phase == "running" and call.attempt == attempt else None
 
 
-def _request_id(draft: Draft) -> str | None:
-    return draft.body.request_id if isinstance(draft.body, InteractionResolved) else None
+def _ending(result: ToolResult) -> ToolStatus:
+    """Return how a call that was started ends with this result."""
+    if result.status == "cancelled" and not result.confirmed_cancel:
+        return "unknown"
+    return result.status if result.status in ("ok", "error", "timeout", "cancelled", "unknown") else "error"
+
+
+def _late(done: ToolDone) -> LateResult | None:
+    """Return a given-up attempt's result, if it says more than that it was given up."""
+    status = _ending(done.result)
+    if status in ("cancelled", "unknown"):
+        return None
+    return LateResult(done.run_id, done.call_id, done.attempt, status, done.result.blocks, done.elapsed_ms)
 
 
 def _settings(base: ModelSettings, config: Json) -> ModelSettings:
@@ -676,8 +701,8 @@ def _settings(base: ModelSettings, config: Json) -> ModelSettings:
     return replace(base, **known)
 
 
-async def post_late(env: Environment, session_id: str, done: ToolDone) -> None:
-    """Post what a given-up tool came to after its segment had ended (H37)."""
-    blocks: tuple[ResultContent, ...] = done.result.blocks
-    body = LateResult(done.run_id, done.call_id, done.attempt, done.result.status, blocks, done.elapsed_ms)
-    await env.store.post(session_id, InboxItem(body, env.clock.now_ms(), "system", origin="system"))
+async def close_response(env: Environment, session_id: str, command: CloseResponse) -> Draft:
+    """Return the fact that closes a response whose reader is gone, with the text of its tail."""
+    tails = await env.store.tails(session_id)
+    tail = next((tail.body for tail in tails if tail.stream == command.stream), None)
+    return Draft(command.run_id, abandoned(command.turn, tail, command.status))
