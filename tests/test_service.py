@@ -32,8 +32,10 @@ from ownloop.errors import (
     CursorAheadError,
     InvalidRequestError,
     NotFoundError,
+    OwnloopError,
     SessionClosedError,
 )
+from ownloop.service import GivenAnswer
 from ownloop.store.memory import MemoryStore
 from ownloop.testing.virtual_time import World
 from ownloop.tools.decorator import tool
@@ -80,6 +82,25 @@ def test_an_approval_interrupts_the_run_and_shows_what_is_asked() -> None:
             info = await talk.service.session(talk.session_id)
             assert (info.owner, info.runnable_at_ms, info.open_requests) == (None, None, 1)
             assert await talk.service.requests(Filter(state="open")) == [request]
+
+    play(scene)
+
+
+def test_answers_come_in_a_batch_and_each_stands_for_itself() -> None:
+    async def scene(world: World) -> None:
+        async with paying(world).open() as talk:
+            result = await talk.say("pay")
+            [request] = result.requests
+            taken, unknown = await talk.service.answers(
+                [
+                    GivenAnswer(talk.session_id, request.request_id, {"approved": True}),
+                    GivenAnswer(talk.session_id, "req_nobody", {"approved": True}),
+                ]
+            )
+            assert isinstance(unknown, NotFoundError)
+            assert not isinstance(taken, OwnloopError)
+            await talk.rested()
+            assert paid == [5]
 
     play(scene)
 
@@ -528,7 +549,8 @@ def test_the_run_of_a_queued_message_can_be_cancelled_before_it_starts() -> None
             first = await talk.send("1")
             await talk.until(TurnStarted)
             second = await talk.send("2")
-            await talk.service.cancel(run_id=second.run_id, session_id=talk.session_id)
+            assert (await talk.service.run(second.run_id)).state == "running"  # known, and not over
+            await talk.service.cancel(run_id=second.run_id)
             await talk.until(InputWithdrawn)
             opened.set()
             assert (await talk.service.wait(first)).text == "one"
@@ -544,7 +566,7 @@ def test_a_cancel_posted_before_the_run_started_leaves_nothing_to_run() -> None:
         stage = Stage(world, [say("one")])
         async with stage.open() as talk:
             accepted = await talk.send("1")
-            await talk.service.cancel(run_id=accepted.run_id, session_id=talk.session_id)
+            await talk.service.cancel(run_id=accepted.run_id)
             result = await talk.service.wait(accepted)
             assert (result.state, result.outcome) == ("ended", "cancelled")
             assert stage.backend.requests == []

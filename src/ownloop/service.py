@@ -94,6 +94,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenAnswer:
+    """One answer of a batch."""
+
+    session_id: str
+    request_id: str
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """How a run stands. `interrupted` waits for a person; only `ended` has an outcome."""
 
@@ -411,8 +420,8 @@ class Service:
     # --- runs ---
 
     async def run(self, run_id: str) -> RunResult:
-        """runs.get"""
-        return await self._run_result(await self._store.run(run_id))
+        """runs.get; known from the reply to `send` on, also while it is queued."""
+        return await self._result_of((await self._store.run(run_id)).session_id, run_id)
 
     async def cancel(
         self, *, run_id: str | None = None, session_id: str | None = None, principal: Principal = LOCAL
@@ -447,9 +456,11 @@ class Service:
 
     async def _result_of(self, session_id: str, run_id: str) -> RunResult:
         try:
-            return await self._run_result(await self._store.run(run_id, session_id))
+            run = await self._store.run(run_id, session_id)
         except NotFoundError:
-            pass
+            run = None  # a steer's run is another one's
+        if run is not None and run.phase != "queued":
+            return await self._run_result(run)
         info = await self._store.session(session_id)
         if self._is_at_rest(info):
             waiting = (await read_state(self._env, session_id)).inputs.values()
@@ -577,6 +588,20 @@ class Service:
         checked: Answer = read_answer(body.purpose, body.schema, clean_json(answer))
         await self._post(session_id, AnswerRequest(request_id, checked), principal)
         return await self._store.request(session_id, request_id)
+
+    async def answers(
+        self, answers: Sequence[GivenAnswer], *, principal: Principal = LOCAL
+    ) -> list[RequestInfo | OwnloopError]:
+        """requests.answer for several requests, of any sessions: each is taken or refused by itself, in order."""
+        outcomes: list[RequestInfo | OwnloopError] = []
+        for given in answers:
+            try:
+                outcomes.append(
+                    await self.answer(given.session_id, given.request_id, given.answer, principal=principal)
+                )
+            except OwnloopError as error:
+                outcomes.append(error)
+        return outcomes
 
     async def rules(self, session_id: str) -> Sequence[Rule]:
         """rules.list"""

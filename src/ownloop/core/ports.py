@@ -108,7 +108,8 @@ class RunInfo:
     run_id: str
     first_seq: int
     last_seq: int
-    phase: Literal["live", "ended"]
+    phase: Literal["queued", "live", "ended"]
+    """`queued`: its input was accepted and has not started it; the seqs are 0."""
     outcome: str | None = None
 
 
@@ -281,7 +282,7 @@ class Store(Protocol):
     async def run(self, run_id: str, session_id: str | None = None) -> RunInfo:
         """Return a run as it stands in a session: by default the one that started it; forks have it too.
 
-        Raises NotFoundError.
+        It is known from the post of the input that carries its id. Raises NotFoundError.
         """
         ...
 

@@ -350,9 +350,12 @@ class Subscription:
             first.append(seq)  # it may be session_closed
         if self._run_id is not None:
             try:
-                first.append((await store.run(self._run_id)).first_seq)
+                run = await store.run(self._run_id, session_id)
             except NotFoundError:
-                pass  # it has not started yet
+                pass  # it was a steer's, or is one of another session
+            else:
+                if run.phase != "queued":
+                    first.append(run.first_seq)
         read = min(first, default=seq + 1) - 1
         while read < seq:
             page = await store.read(session_id, read, min(PAGE, seq - read))

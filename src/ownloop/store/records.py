@@ -61,9 +61,12 @@ def run(db: Connection, run_id: str, session_id: str | None) -> RunInfo:
         row = one(db, "get_run", run_id=run_id)
     else:
         row = one(db, "get_run_of_session", run_id=run_id, session_id=session_id)
-    if row is None:
+    if row is not None:
+        return read_run(row)
+    queued = one(db, "get_queued_run", run_id=run_id, session_id=session_id)
+    if queued is None:
         raise NotFoundError(f"there is no run {run_id!r}" + (f" in session {session_id!r}" if session_id else ""))
-    return read_run(row)
+    return RunInfo(queued["session_id"], run_id, 0, 0, "queued")
 
 
 def rules(db: Connection, session_id: str) -> Sequence[Rule]:

@@ -439,6 +439,20 @@ class StoreContract:
 
     # --- runs, rules -------------------------------------------------------------------------------------------------
 
+    async def a_run_is_known_from_its_input_on(self) -> None:
+        lease = await self._owned("s")
+        await self.store.post("s", _input("i"))
+        run = await self.store.run("run_of_i")
+        assert (run.session_id, run.phase, run.first_seq) == ("s", "queued", 0)
+        [row] = await self.store.inbox(lease)
+        accepted = Draft("run_of_i", InputAccepted("i", "queue", (TextBlock("hi"),)))
+        await self.store.append(lease, 1, [accepted], at_ms=11, takes=[row.id])
+        assert (await self.store.run("run_of_i", "s")).phase == "queued"
+        await _raises(NotFoundError, self.store.run("run_of_i", "t"))
+        started = RunStarted(Limits(), "m", ("i",))
+        await self.store.append(lease, 2, [Draft("run_of_i", started)], at_ms=12)
+        assert (await self.store.run("run_of_i")).phase == "live"
+
     async def runs_follow_their_facts(self) -> None:
         lease = await self._owned("s")
         await self._append(lease, 1, RUN_STARTED, run_id="r1")

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace, UnionType
+from types import FunctionType, SimpleNamespace, UnionType
 from typing import Annotated, Any, NoReturn, NotRequired, Union, cast, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -84,7 +84,7 @@ class _Reader:
         self._globals: dict[str, Any] = getattr(function, "__globals__", {})
         cells: Mapping[str, Any] = {}
         if inspect.isfunction(function):
-            cells = inspect.getclosurevars(function).nonlocals
+            cells = _cells(function)
         # Linters move an import that only annotations use under TYPE_CHECKING; the context's we can supply.
         ours = {} if "ToolContext" in self._globals else {"ToolContext": ToolContext}
         self._names = {**ours, **cells, **names}
@@ -286,3 +286,14 @@ def _untitled(schema: Any) -> Any:
 
 def _written(annotation: object) -> str:
     return repr(annotation) if isinstance(annotation, str) else repr(str(annotation))
+
+
+def _cells(function: FunctionType) -> Mapping[str, Any]:
+    """Return what the scopes around a function hold for it by now; a name that is defined later is not there yet."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return found

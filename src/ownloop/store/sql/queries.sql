@@ -72,6 +72,17 @@ SELECT :session_id, run_id, parent_run_id, first_seq, :upto, 'live' FROM runs
 SELECT r.* FROM runs r JOIN sessions s ON s.id = r.session_id
  WHERE r.run_id = :run_id AND s.deleted = 0 AND r.first_seq > coalesce(s.parent_seq, 0)
 
+-- get_queued_run --
+-- A run that has not started is known by the input that carries its id: in the journal, or still in the inbox.
+SELECT f.session_id AS session_id FROM facts f JOIN sessions s ON s.id = f.session_id
+ WHERE f.run_id = :run_id AND f.kind = 'input_accepted' AND s.deleted = 0
+   AND (:session_id IS NULL OR f.session_id = :session_id)
+UNION ALL
+SELECT i.session_id FROM inbox i JOIN sessions s ON s.id = i.session_id
+ WHERE i.taken_seq IS NULL AND i.kind = 'input' AND json_extract(i.body, '$.run_id') = :run_id AND s.deleted = 0
+   AND (:session_id IS NULL OR i.session_id = :session_id)
+LIMIT 1
+
 -- get_run_of_session --
 SELECT * FROM runs WHERE session_id = :session_id AND run_id = :run_id
 

@@ -41,6 +41,9 @@ CREATE TABLE facts (
     PRIMARY KEY (session_id, seq)
 ) WITHOUT ROWID;
 
+-- By the run that an input will start: a run is known from its 202 on.
+CREATE INDEX facts_inputs ON facts (run_id) WHERE kind = 'input_accepted';
+
 CREATE TABLE inbox (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of arrival; an id never comes twice
     session_id TEXT NOT NULL,
@@ -55,6 +58,7 @@ CREATE TABLE inbox (
     UNIQUE (session_id, principal, idem_key)
 );
 CREATE INDEX inbox_untaken ON inbox (session_id, id) WHERE taken_seq IS NULL;
+CREATE INDEX inbox_inputs ON inbox (json_extract(body, '$.run_id')) WHERE taken_seq IS NULL AND kind = 'input';
 
 CREATE TABLE requests (
     id            INTEGER PRIMARY KEY,             -- order of asking, over all sessions
