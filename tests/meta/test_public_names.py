@@ -10,6 +10,7 @@ import ownloop
 
 TABLE: dict[str, str] = vars(ownloop)["_MODULE_OF"]
 
+
 def test_the_list_is_sorted_and_without_doubles():
     assert ownloop.__all__ == sorted(set(ownloop.__all__))
 
