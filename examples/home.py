@@ -1,7 +1,7 @@
 """A home assistant on a small real model that runs on this machine. `make run` starts it in the terminal.
 
-The tools are a stage: they change nothing but a line of text. Three of them ask before they run, so you can approve, edit
-or deny; kill the program while it asks, start it again, and it asks on.
+The tools are a stage: they change nothing but a line of text. Three of them ask before they run, so you can approve,
+edit or deny; kill the program while it asks, start it again, and it asks on.
 """
 
 from ownloop import Agent, tool

@@ -21,8 +21,8 @@ from ownloop.core.backend import Adapter, ModelRequest, ModelSettings, Part
 from ownloop.errors import BackendUnavailableError, StreamInterruptedError
 
 TINY_MODEL_NOTE: Final = (
-    "This is a 135-million-parameter model on your CPU: fine to try things out, not for real work; it picks a tool by the "
-    'words of its name. For a real one change one word: model="openai:…" or "http://localhost:8000/v1#…".'
+    "This is a 135-million-parameter model on your CPU: fine to try things out, not for real work; it picks a tool by "
+    'the words of its name. For a real one change one word: model="openai:…" or "http://localhost:8000/v1#…".'
 )
 """To be shown wherever a person talks to the default model."""
 TINY_MAX_TOKENS: Final = 80

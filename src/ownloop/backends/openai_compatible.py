@@ -18,7 +18,7 @@ from ownloop.backends.base import AdapterBackend
 from ownloop.backends.openai_request import Encoded, Encoder
 from ownloop.backends.openai_response import Accumulator
 from ownloop.backends.profiles import Profile, profile_for
-from ownloop.backends.provider_errors import provider_error
+from ownloop.backends.provider_errors import provider_error, redact
 from ownloop.core.backend import Adapter, ModelRequest, ModelSettings, Part
 from ownloop.core.messages import Json
 from ownloop.errors import (
@@ -133,7 +133,7 @@ class OpenAICompatibleAdapter:
         cause: Exception | None = None
         async with AsyncExitStack() as stack:
             response = await self._send(sdk, stack, request_body(encoded, request.settings, self.profile), timeout_s)
-            accumulator.request_id = response.headers.get("x-request-id")
+            accumulator.request_id = redact(response.headers.get("x-request-id", ""), self._secrets) or None
             body = cast("AsyncGenerator[bytes]", response.iter_bytes())
             await stack.enter_async_context(aclosing(body))
             batches = await stack.enter_async_context(aclosing(_read(body, accumulator, timeout_s)))

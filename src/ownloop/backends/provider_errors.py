@@ -108,7 +108,7 @@ def provider_error(
     return kind(
         told,
         status=status,
-        request_id=headers.get("x-request-id") or headers.get("request-id"),
+        request_id=redact(headers.get("x-request-id") or headers.get("request-id") or "", secrets) or None,
         retry_after_s=retry_after_s(headers),
         detail=detail,
     )

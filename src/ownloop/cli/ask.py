@@ -2,150 +2,209 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
-from ownloop.cli.screen import Screen, harmless
+from ownloop.cli.harmless import harmless, revealed
+from ownloop.cli.output import Output
+from ownloop.cli.prompt import Prompt
 from ownloop.core.codec import loads
 from ownloop.core.messages import Json
 from ownloop.errors import ConflictError, InvalidRequestError
 from ownloop.service import Asked, Service
 
+APPROVAL = ("[a]pprove", "[s]ame from now on", "[e]dit", "[d]eny", "[l]eave it open")
+OUTCOME = ("it [r]an", "it did [n]ot run", "run it a[g]ain", "[l]eave it open")
+
 
 class Leave(Exception):
-    """The person leaves the request open and goes."""
+    """The person leaves the request open and goes; or nobody is there."""
 
 
-class Prompt(Protocol):
-    async def ask(self, label: str, default: str = "") -> str:
-        """Read one line. Raises EOFError when nobody will write any more, KeyboardInterrupt for Ctrl-C."""
-        ...
-
-
-async def answer_all(service: Service, screen: Screen, prompt: Prompt, requests: tuple[Asked, ...]) -> None:
+async def answer_all(
+    service: Service,
+    output: Output,
+    prompt: Prompt,
+    requests: tuple[Asked, ...],
+    settled: Callable[[str], Awaitable[None]],
+) -> None:
     """Ask the person about each request, in order, until each has an answer that was taken.
 
+    `settled` returns when the request of an id is open no more: answered by another process, expired, cancelled.
+
     Raises:
-        Leave: the person left; what was not answered stays open.
+        Leave: nobody will answer; what was not answered stays open.
+        Interrupted: Ctrl-C.
     """
+    if not prompt.has_person:
+        raise Leave
     for number, request in enumerate(requests, 1):
         where = f" ({number} of {len(requests)})" if len(requests) > 1 else ""
-        _card(screen, request, where)
+        card = _Card(output, prompt, request)
+        card.show(where)
         while True:
             try:
-                answer = await _read(screen, prompt, request)
+                answer = await _unless(card.answer(), settled(request.request_id))
+                if answer is None:
+                    raise ConflictError
                 await service.answer(request.session_id, request.request_id, answer)
             except EOFError:
                 raise Leave from None
             except InvalidRequestError as error:
-                screen.error(str(error))
+                output.error(str(error))
             except ConflictError:
-                screen.line(screen.dim("(answered elsewhere meanwhile)"))
+                output.line(output.dim("  (this was settled elsewhere meanwhile)"))
                 break
             else:
                 break
 
 
-def _card(screen: Screen, request: Asked, where: str) -> None:
-    data: Json = request.data if isinstance(request.data, dict) else {}
-    match request.purpose:
-        case "approval":
-            screen.line(screen.style("33", f"? may {harmless(str(data.get('tool')))} run?{where}"))
-            if data.get("description"):
-                screen.line(screen.dim("  " + harmless(str(data["description"]).splitlines()[0])))
-            _values(screen, data.get("input"))
-        case "unknown_outcome":
-            tool = harmless(str(data.get("tool")))
-            screen.line(screen.style("33", f"? {tool} was started, but nobody knows how it ended{where}"))
-            screen.line(screen.dim("  Look whether it took effect, then say so. It is never run again without your word."))
-            _values(screen, data.get("input"))
-        case _:
-            question = data.get("question") or json.dumps(request.data, ensure_ascii=False)
-            screen.line(screen.style("33", f"? {harmless(str(question))}{where}"))
-
-
-def _values(screen: Screen, input: Any) -> None:
-    if not isinstance(input, dict) or not input:
-        screen.line(screen.dim("  (no arguments)"))
-        return
-    values: Json = input
-    for name, value in values.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        screen.line(f"    {harmless(name)} = {harmless(text)}")
-
-
-async def _read(screen: Screen, prompt: Prompt, request: Asked) -> Json:
-    match request.purpose:
-        case "approval":
-            return await _approval(screen, prompt, request)
-        case "unknown_outcome":
-            return await _outcome(screen, prompt)
-        case _:
-            return await _question(prompt, request)
-
-
-async def _approval(screen: Screen, prompt: Prompt, request: Asked) -> Json:
-    keys = "  [a]pprove  [s]ame from now on  [e]dit  [d]eny  [l]eave › "
-    while True:
-        word = (await prompt.ask(keys)).strip().lower()
-        match word:
-            case "a" | "approve" | "y" | "yes":
-                return {"approved": True}
-            case "s" | "same":
-                screen.line(screen.dim("  From now on, in this session, this tool with exactly these arguments runs unasked."))
-                return {"approved": True, "remember": "session"}
-            case "e" | "edit":
-                edited = await _edited(screen, prompt, request.data["input"])
-                if edited is not None:
-                    return {"approved": True, "edited_input": edited}
-            case "d" | "deny" | "n" | "no":
-                reason = (await prompt.ask("  reason (may be empty) › ")).strip()
-                return {"approved": False, **({"note": reason} if reason else {})}
-            case "l" | "leave" | "q":
-                raise EOFError
-            case _:
-                screen.line(screen.dim("  Type a, s, e, d or l."))
-
-
-async def _edited(screen: Screen, prompt: Prompt, input: Json) -> Json | None:
-    text = json.dumps(input, ensure_ascii=False)
-    while True:
-        text = (await prompt.ask("  arguments › ", text)).strip()
-        if not text:
-            return None
-        try:
-            edited = loads(text)
-        except ValueError as error:
-            screen.error(f"this is not JSON: {error}; mend it, or empty the line to go back")
-            continue
-        if isinstance(edited, dict):
-            return edited  # pyright: ignore[reportUnknownVariableType]
-        screen.error("the arguments are a JSON object, {…}")
-
-
-async def _outcome(screen: Screen, prompt: Prompt) -> Json:
-    words = {"r": "ran", "ran": "ran", "n": "not_run", "not": "not_run", "again": "again", "g": "again"}
-    while True:
-        word = (await prompt.ask("  it [r]an  it did [n]ot run  run it a[g]ain  [l]eave › ")).strip().lower()
-        if word in ("l", "leave", "q"):
-            raise EOFError
-        if word in words:
-            answer: Json = {"outcome": words[word]}
-            if words[word] == "ran":
-                result = (await prompt.ask("  what did it return? (may be empty) › ")).strip()
-                return {**answer, "result": result} if result else answer
-            return answer
-        screen.line(screen.dim("  Type r, n, g or l."))
-
-
-async def _question(prompt: Prompt, request: Asked) -> Json:
-    wanted = request.schema.get("properties", {}).get("value", {})
-    text = await prompt.ask("  answer (empty declines) › ")
-    if not text.strip():
-        return {"declined": True}
-    if wanted.get("type") == "string":
-        return {"value": text}
+async def _unless(answer: Awaitable[Json], settled: Awaitable[None]) -> Json | None:
+    """Return the answer, or None if it is settled before there is one."""
+    asking, watching = asyncio.ensure_future(answer), asyncio.ensure_future(settled)
     try:
-        return {"value": loads(text)}
-    except ValueError:
-        return {"value": text}
+        await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else None
+    finally:
+        asking.cancel()
+        watching.cancel()
+        await asyncio.gather(asking, watching, return_exceptions=True)
+
+
+class _Card:
+    """One request on the terminal."""
+
+    def __init__(self, output: Output, prompt: Prompt, request: Asked) -> None:
+        self._out = output
+        self._prompt = prompt
+        self._request = request
+        self._data = _data(request)
+
+    def show(self, where: str) -> None:
+        """Show what is asked. Whatever came from a model is indented, so that it cannot look like words of ours."""
+        tool = harmless(str(self._data.get("tool")))
+        self._out.line()
+        match self._request.purpose:
+            case "approval":
+                self._question(f"May {tool} run?{where}")
+                if self._data.get("description"):
+                    self._out.prose(harmless(str(self._data["description"]).splitlines()[0]), "  ")
+                self._values()
+            case "unknown_outcome":
+                self._question(f"{tool} was started, and nobody knows how it ended.{where}")
+                self._out.prose("Look whether it took effect. It is never run again without your word.", "  ")
+                self._values()
+            case _:
+                question = self._data.get("question") or json.dumps(self._request.data, ensure_ascii=False)
+                self._question(_indented(revealed(str(question)), "  ") + where)
+
+    async def answer(self) -> Json:
+        """Read an answer. Raises EOFError when the person leaves."""
+        match self._request.purpose:
+            case "approval":
+                return await self._approval()
+            case "unknown_outcome":
+                return await self._outcome()
+            case _:
+                return await self._value()
+
+    def _question(self, text: str) -> None:
+        self._out.line(self._out.style("33;1", "? ") + self._out.bold(text))
+
+    def _values(self) -> None:
+        input = self._data.get("input")
+        if not isinstance(input, dict) or not input:
+            self._out.line(self._out.dim("    (no arguments)"))
+            return
+        for name, value in cast("Json", input).items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            self._out.line(f"    {revealed(name)} = {_indented(revealed(text), '      ')}")
+
+    async def _choice(self, options: tuple[str, ...]) -> str:
+        """Offer options and return the letter in brackets of the one that was chosen."""
+        self._out.prose("   ".join(option.replace(" ", "\u00a0") for option in options), "  ")
+        words = {option[option.index("[") + 1]: option for option in options}
+        spelled = {option.replace("[", "").replace("]", "").split()[0]: key for key, option in words.items()}
+        while True:
+            word = (await self._prompt.decide("  your answer › ")).strip().lower()
+            key = word if word in words else spelled.get(word, "")
+            if key == "l":
+                raise EOFError
+            if key:
+                return key
+            self._out.prose(f"Type one of {', '.join(words)}.", "  ")
+
+    async def _approval(self) -> Json:
+        while True:
+            match await self._choice(APPROVAL):
+                case "a":
+                    return {"approved": True}
+                case "s":
+                    self._out.prose("From now on, in this session, it runs unasked with exactly these arguments.", "  ")
+                    return {"approved": True, "remember": "session"}
+                case "d":
+                    reason = (await self._prompt.decide("  why? (the model reads it; may be empty) › ")).strip()
+                    return {"approved": False, **({"note": reason} if reason else {})}
+                case _:
+                    edited = await self._edited()
+                    if edited is not None:
+                        return {"approved": True, "edited_input": edited}
+
+    async def _edited(self) -> Json | None:
+        text = json.dumps(self._data["input"], ensure_ascii=False)
+        while True:
+            text = (await self._prompt.decide("  arguments › ", text)).strip()
+            if not text:
+                return None
+            try:
+                edited = loads(text)
+            except ValueError as error:
+                self._out.error(f"this is not JSON: {error}. Mend it, or empty the line to go back.")
+                continue
+            if isinstance(edited, dict):
+                return cast("Json", edited)
+            self._out.error("the arguments are a JSON object, {…}")
+
+    async def _outcome(self) -> Json:
+        match await self._choice(OUTCOME):
+            case "r":
+                result = (await self._prompt.decide("  what did it return? (may be empty) › ")).strip()
+                return {"outcome": "ran", **({"result": result} if result else {})}
+            case "n":
+                return {"outcome": "not_run"}
+            case _:
+                return {"outcome": "again"}
+
+    async def _value(self) -> Json:
+        wanted = self._request.schema.get("properties", {}).get("value", {})
+        text = await self._prompt.decide("  your answer (empty: none) › ")
+        if not text.strip():
+            return {"declined": True}
+        if wanted.get("type") == "string":
+            return {"value": text}
+        try:
+            return {"value": loads(text)}
+        except ValueError:
+            return {"value": text}
+
+
+def _indented(text: str, indent: str) -> str:
+    return text.replace("\n", "\n" + indent)
+
+
+def _data(request: Asked) -> Json:
+    return cast("Json", request.data) if isinstance(request.data, dict) else {}
+
+
+def what_waits(requests: tuple[Asked, ...]) -> str:
+    """Say in one line what a person is asked."""
+    return harmless(", ".join(_one(request) for request in requests))
+
+
+def _one(request: Asked) -> Any:
+    data = _data(request)
+    if "question" not in data and "tool" in data:
+        return f"{data['tool']} {json.dumps(data.get('input', {}), ensure_ascii=False)}"
+    return data.get("question") or request.purpose

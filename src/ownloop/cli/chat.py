@@ -2,133 +2,160 @@
 
 from __future__ import annotations
 
-from ownloop.backends.local import LocalAdapter, TINY_MODEL_NOTE
-from ownloop.cli.ask import Leave, Prompt, answer_all
-from ownloop.cli.conversation import Conversation, newest_session
-from ownloop.cli.load import load_agent
-from ownloop.cli.place import store_at, store_place
-from ownloop.cli.prompt import LinePrompt, TerminalPrompt, has_person
-from ownloop.cli.screen import Screen, harmless
-from ownloop.runtime.foreign import ForeignAgent
-from ownloop.runtime.host import AnyDefinition, Host, open_host
-from ownloop.service import RunResult, Service
+from ownloop.backends.local import TINY_MODEL_NOTE
+from ownloop.cli.ask import Leave
+from ownloop.cli.conversation import Conversation
+from ownloop.cli.harmless import harmless
+from ownloop.cli.opening import Opened, opened
+from ownloop.cli.output import Output
+from ownloop.cli.place import shown
+from ownloop.cli.prompt import Interrupted, quiet_keys
+from ownloop.cli.screen import Screen
+from ownloop.cli.signals import Signals
+from ownloop.core.ports import Filter, Page
+from ownloop.errors import OwnloopError
+from ownloop.service import Accepted
 
-HELP = """\
-  Type a message and press Enter. While an answer comes, Ctrl-C cancels it.
-  /new       start a new session        /session   say which session this is
-  /help      this text                  /quit      leave (Ctrl-D too); the session is kept"""
+COMMANDS = """\
+/new       start a new session
+/session   say which session this is, and where it is kept
+/help      this text
+/quit      leave (Ctrl-D too); the session is kept"""
 
 
-async def chat(where: str, *, session_id: str | None, new: bool, store: str | None) -> int:
+async def chat(where: str, *, session_id: str | None, new: bool, store: str | None, signals: Signals) -> int:
     """Talk until the person leaves; return the exit code."""
-    screen = Screen()
-    definition = load_agent(where)
-    place = store_place(store)
-    async with open_host(store_at(place), [definition]) as host:
-        service = Service(host)
-        prompt: Prompt = TerminalPrompt() if has_person() else LinePrompt(host.env.threads)
-        talk, resumed = await _begin(service, screen, definition.name, session_id, new)
-        _welcome(screen, definition, place, talk.session_id, resumed)
-        await warm_up(host, definition, screen)
-        await talk.catch_up(show=resumed)
-        return await _Chat(service, screen, prompt, definition.name, where).run(talk)
+    output = Output()
+    with quiet_keys():
+        async with opened(where, store) as stage:
+            session_id = await _session(stage, session_id, new)
+            await _welcome(stage, output, session_id)
+            await stage.warm_up(output)
+            return await _Chat(stage, output, signals).run(session_id)
 
 
-async def _begin(
-    service: Service, screen: Screen, agent: str, session_id: str | None, new: bool
-) -> tuple[Conversation, bool]:
-    """Choose the session: the one named, the newest if something in it waits, else a new one."""
+async def _session(stage: Opened, session_id: str | None, new: bool) -> str | None:
+    """Choose the session: the one named, the newest if a run in it is unfinished, else a new one (None)."""
     if session_id is not None:
-        await service.session(session_id)
-        return Conversation(service, screen, session_id), True
-    if not new:
-        newest = await newest_session(service, agent)
-        if newest is not None:
-            talk = Conversation(service, screen, newest)
-            if await talk.unfinished() is not None:
-                return talk, True
-    return Conversation(service, screen, (await service.create_session(agent)).session_id), False
+        return (await stage.session(session_id)).session_id
+    if new:
+        return None
+    newest = await stage.service.sessions(Filter(agent=stage.name), Page(1))
+    unfinished = bool(newest) and (newest[0].live_run_id is not None or newest[0].open_requests > 0)
+    return newest[0].session_id if unfinished else None
 
 
-def _welcome(screen: Screen, definition: AnyDefinition, place: str, session_id: str, resumed: bool) -> None:
-    model = getattr(definition, "model", "")
-    screen.line(screen.bold(harmless(definition.name)) + (f" on {harmless(model)}" if model else ""))
+async def _welcome(stage: Opened, output: Output, session_id: str | None) -> None:
+    model: str = getattr(stage.definition, "model", "")
+    output.line(output.bold(harmless(stage.name)) + (f" on {harmless(model)}" if model else ""))
     if model == "local":
-        screen.line(screen.dim(TINY_MODEL_NOTE))
-    screen.line(screen.dim(f"Session {session_id}, kept in {place}. /help shows what you can type."))
-    for sentence in getattr(definition, "suggestions", ()):
-        screen.line(screen.dim(f"  Try: {harmless(sentence)}"))
-    if resumed:
-        screen.line(screen.dim("Going on where this session stopped:"))
-    screen.line()
-
-
-async def warm_up(host: Host, definition: AnyDefinition, screen: Screen) -> None:
-    """Fetch and load a local model before the first message, and say so; other models have nothing to warm up."""
-    if isinstance(definition, ForeignAgent):
-        return
-    adapter = host.adapter(definition, definition.model)
-    if isinstance(adapter, LocalAdapter):
-        adapter.on_progress = screen.progress
-        await adapter.warm_up()
-        screen.progress("")
+        output.prose(TINY_MODEL_NOTE)
+    output.prose(f"Sessions are kept in {shown(stage.place)}. Type /help for help, /quit to leave.")
+    waiting = await stage.service.requests(Filter(agent=stage.name, state="open"))
+    others = list(dict.fromkeys(request.session_id for request in waiting if request.session_id != session_id))
+    if others:
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        output.command(f"Another session{more} waits for you:", stage.go_on(others[-1]))
+    suggestions: list[str] = list(getattr(stage.definition, "suggestions", ()))
+    if suggestions and session_id is None:
+        output.line()
+        output.prose("Try:")
+        for sentence in suggestions:
+            output.prose(harmless(sentence), "  ")
+    if session_id is not None:
+        output.line()
+        output.prose("Going on where this session stopped. (/new starts another one.)")
+    output.line()
 
 
 class _Chat:
-    def __init__(self, service: Service, screen: Screen, prompt: Prompt, agent: str, where: str) -> None:
-        self._service = service
-        self._screen = screen
-        self._prompt = prompt
-        self._agent = agent
-        self._where = where
+    def __init__(self, stage: Opened, output: Output, signals: Signals) -> None:
+        self._stage = stage
+        self._output = output
+        self._signals = signals
+        self._prompt = stage.prompt()
+        self._talk: Conversation | None = None
 
-    async def run(self, talk: Conversation) -> int:
-        live = await talk.unfinished()
+    async def run(self, session_id: str | None) -> int:
         try:
-            if live is not None:
-                await self._settle(talk, await talk.follow(live))
-            while True:
-                try:
-                    text = (await self._prompt.ask("you › ")).strip()
-                except (EOFError, KeyboardInterrupt):
-                    break
-                if text.startswith("/"):
-                    talk = await self._command(talk, text)
-                    if talk.session_id == "":
-                        break
-                elif text:
-                    await self._settle(talk, await talk.say(text))
+            if session_id is not None:
+                self._talk = talk = self._conversation(session_id)
+                await talk.catch_up(show=True)
+                await self._settle(talk, await talk.unfinished())
+            await self._listen()
         except Leave:
-            self._screen.line(f"Left open. Go on with: ownloop chat {self._where} --session {talk.session_id}")
+            self._say_how_to_go_on("Left open")
             return 3
+        finally:
+            if self._signals.exit_code == 130:
+                self._say_how_to_go_on("Left")
+        self._say_how_to_go_on("Kept")
         return 0
 
-    async def _settle(self, talk: Conversation, result: RunResult) -> None:
-        """Ask what is to be asked, and follow the run, until it has ended."""
-        while result.state == "interrupted":
-            try:
-                await answer_all(self._service, self._screen, self._prompt, result.requests)
-            except KeyboardInterrupt:
-                await self._service.cancel(session_id=talk.session_id)
-            live = await talk.unfinished()
-            if live is None:
-                break
-            result = await talk.follow(live)
+    def _conversation(self, session_id: str) -> Conversation:
+        return Conversation(self._stage.service, Screen(self._output), self._prompt, self._signals, session_id)
 
-    async def _command(self, talk: Conversation, text: str) -> Conversation:
+    def _say_how_to_go_on(self, how: str) -> None:
+        if self._talk is not None:
+            self._output.command(f"{how}. Go on with:", self._stage.go_on(self._talk.session_id))
+
+    async def _listen(self) -> None:
+        """Take messages and commands until the person leaves."""
+        text = ""
+        while True:
+            try:
+                self._output.end_paragraph()
+                text = (await self._prompt.ask("you › ", text)).strip()
+                self._output.was_typed()
+            except (EOFError, Interrupted):
+                return
+            if text in ("/quit", "/exit", "/q"):
+                return
+            if text.startswith("/"):
+                self._command(text)
+            elif text and not await self._say(text):
+                continue  # it was not taken; it stands in the line again
+            text = ""
+
+    async def _say(self, text: str) -> bool:
+        """Say something and see it through; return whether it was taken."""
+        try:
+            if self._talk is None:
+                self._talk = self._conversation(await self._stage.new_session())
+            # Others may have said something here meanwhile, in another terminal.
+            await self._talk.catch_up(show=True)
+            accepted = await self._talk.send(text)
+        except OwnloopError as error:
+            self._output.error(str(error))
+            return False
+        await self._settle(self._talk, accepted)
+        return True
+
+    async def _settle(self, talk: Conversation, accepted: Accepted | None) -> None:
+        try:
+            await talk.settle(accepted)
+        except OwnloopError as error:
+            # A full disk, for one: what was said is kept, and goes on with the next message or start.
+            self._output.error(str(error))
+
+    def _command(self, text: str) -> None:
         match text.split()[0]:
-            case "/quit" | "/exit" | "/q":
-                return Conversation(self._service, self._screen, "")
             case "/new":
-                talk = Conversation(
-                    self._service, self._screen, (await self._service.create_session(self._agent)).session_id
-                )
-                await talk.catch_up(show=False)
-                self._screen.line(self._screen.dim(f"Session {talk.session_id}"))
+                self._talk = None
+                self._output.prose("The next message begins a new session.")
             case "/session":
-                self._screen.line(self._screen.dim(talk.session_id))
+                self._output.prose(
+                    f"{self._talk.session_id}, kept in {shown(self._stage.place)}"
+                    if self._talk is not None
+                    else "There is none yet; it begins with your first message."
+                )
             case "/help":
-                self._screen.line(HELP)
+                self._help()
             case other:
-                self._screen.line(f"There is no {harmless(other)}. {HELP.strip()}")
-        return talk
+                self._output.prose(f"There is no {harmless(other)}. There are:")
+                self._help()
+
+    def _help(self) -> None:
+        self._output.prose("Type a message and press Enter. While an answer comes, Ctrl-C cancels it.")
+        for line in COMMANDS.splitlines():
+            self._output.line(self._output.dim(line))

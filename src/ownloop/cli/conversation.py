@@ -3,90 +3,169 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
+from ownloop.cli.ask import answer_all
+from ownloop.cli.prompt import Interrupted, Prompt
 from ownloop.cli.screen import Screen
-from ownloop.core.cursor import Cursor
-from ownloop.core.events import Fact
-from ownloop.core.ports import Filter, Page
+from ownloop.cli.signals import Signals
+from ownloop.core.cursor import Cursor, parse_cursor
+from ownloop.core.events import Fact, InteractionRequested, InteractionResolved, RunEnded
+from ownloop.core.ports import Filter
 from ownloop.errors import OwnloopError
+from ownloop.runtime.hub import Frame, Subscription
+from ownloop.runtime.place import OpenStreams
 from ownloop.service import Accepted, RunResult, Service
 
 
 class Conversation:
-    """Shows one session's runs on a screen."""
+    """Shows one session on a screen, each event once."""
 
-    def __init__(self, service: Service, screen: Screen, session_id: str) -> None:
-        self.service = service
-        self.screen = screen
+    def __init__(self, service: Service, screen: Screen, prompt: Prompt, signals: Signals, session_id: str) -> None:
         self.session_id = session_id
+        self._service = service
+        self._screen = screen
+        self._prompt = prompt
+        self._signals = signals
         self._cursor = "0"
-        self._cancels = 0
+        self._is_asked = False
 
     async def catch_up(self, *, show: bool) -> None:
-        """Read what the session holds already, and show it if asked to."""
+        """Read what the session holds already, and show it if asked to.
+
+        Ends before what is going on: that is to be followed from its beginning.
+        """
         facts: list[Fact] = []
-        while True:
-            page, self._cursor = await self.service.read_events(self.session_id, self._cursor)
+        cursor, going_on = self._cursor, OpenStreams()
+        while page := (await self._service.read_events(self.session_id, cursor))[0]:
             facts.extend(page)
-            if not page:
-                break
-        if show:
-            self.screen.history(facts)
+            cursor = str(Cursor(page[-1].seq))
+            for fact in page:
+                going_on.observe(fact)
+        before = min(going_on.values(), default=math.inf)
+        for fact in facts:
+            if fact.seq < before:
+                self._cursor = str(Cursor(fact.seq))
+                if show:
+                    self._screen.show(fact)
+        self._screen.output.end_waiting()
 
-    async def say(self, text: str) -> RunResult:
-        """Send a message and show its run until it has ended or waits for a person."""
-        return await self.follow(await self.service.send(self.session_id, text))
-
-    async def follow(self, accepted: Accepted) -> RunResult:
-        """Show a run; Ctrl-C cancels it, a second one ends the program."""
-        async with self._cancelling():
-            async for frame in self.service.follow(accepted, self._cursor):
-                self._cursor = frame.cursor
-                self.screen.show(frame.event)
-        return await self.service.wait(accepted)
+    async def send(self, text: str) -> Accepted:
+        """Hand a message over; it is durable when this returns."""
+        accepted = await self._service.send(self.session_id, text)
+        self._screen.said_here.add(accepted.input_id)
+        return accepted
 
     async def unfinished(self) -> Accepted | None:
         """Return the live run of the session, if it has one."""
-        run_id = (await self.service.session(self.session_id)).live_run_id
+        run_id = (await self._service.session(self.session_id)).live_run_id
         return Accepted(self.session_id, "", run_id) if run_id is not None else None
 
-    async def start(self) -> None:
-        """Begin with nothing seen but what is there."""
-        info = await self.service.session(self.session_id)
-        self._cursor = str(Cursor(info.head_seq))
+    async def settle(self, accepted: Accepted | None) -> RunResult | None:
+        """Show what happens and ask what is to be asked, until the run has ended and nothing is open.
+
+        Without a run there may still be something open. Raises Leave when something stays open, and what stopped the
+        host from going on.
+        """
+        while True:
+            result = await self._follow(accepted) if accepted is not None else None
+            is_over = accepted is None or (result is not None and result.state == "ended")
+            asked = await self._service.requests(Filter(session_id=self.session_id, state="open"))
+            if is_over and not asked:
+                return result
+            try:
+                await answer_all(self._service, self._screen.output, self._prompt, tuple(asked), self._settled)
+            except Interrupted:
+                if is_over:
+                    return result
+                await self._service.cancel(session_id=self.session_id)
+
+    async def _follow(self, accepted: Accepted) -> RunResult | None:
+        """Show what happens until the run has ended or waits, or asks something while it goes on (None)."""
+        self._is_asked = False
+        standing = asyncio.create_task(self._stand(accepted))
+        try:
+            async with self._cancelling(), self._service.subscribe(self.session_id, self._cursor) as frames:
+                await self._show_until(standing, frames)
+            return None if self._is_asked else standing.result()[0]
+        finally:
+            await _give_up(standing)
+
+    async def _show_until(self, standing: asyncio.Task[tuple[RunResult, int]], frames: Subscription) -> None:
+        """Show frames until the run stands and all before that is shown, or something is asked."""
+        batch: asyncio.Task[Sequence[Frame]] | None = None
+        try:
+            # What another process writes may come here later than the run stands.
+            while not standing.done() or parse_cursor(self._cursor).seq < standing.result()[1]:
+                # One that was begun is waited for, however often: given up, it would lose what it has.
+                batch = batch or asyncio.create_task(_batch(frames))
+                both = (batch,) if standing.done() else (batch, standing)
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if batch.done():
+                    self._show(batch.result())
+                    batch = None
+                if self._is_asked:
+                    return
+        finally:
+            await _give_up(batch)
+
+    async def _stand(self, accepted: Accepted) -> tuple[RunResult, int]:
+        """Wait until the run has ended or waits for a person; return its result, and the last fact before that."""
+        result = await self._service.wait(accepted)
+        return result, (await self._service.session(self.session_id)).head_seq
+
+    def _show(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            self._cursor = frame.cursor
+            self._screen.show(frame.event)
+            if isinstance(frame.event, Fact) and isinstance(frame.event.body, InteractionRequested):
+                # A person decides at once, while other tools run. Without one, a tool that waits for an answer is a
+                # dead end, but an approval can be given later: other tools do their work before we leave.
+                rests = frame.event.body.purpose in ("approval", "unknown_outcome")
+                self._is_asked = self._is_asked or self._prompt.has_person or not rests
+
+    async def _settled(self, request_id: str) -> None:
+        """Return when a request is open no more."""
+        async with self._service.subscribe(self.session_id, self._cursor) as frames:
+            async for frame in frames:
+                body = frame.event.body if isinstance(frame.event, Fact) else None
+                if isinstance(body, RunEnded) or (
+                    isinstance(body, InteractionResolved) and body.request_id == request_id
+                ):
+                    return
 
     @asynccontextmanager
     async def _cancelling(self) -> AsyncGenerator[None]:
-        loop = asyncio.get_running_loop()
-        self._cancels = 0
-        cancels: set[asyncio.Task[None]] = set()
-        me = asyncio.current_task()
+        """Let Ctrl-C cancel the run, and a second one end the program."""
+        cancels: list[asyncio.Task[None]] = []
 
-        def interrupted() -> None:
-            self._cancels += 1
-            if self._cancels > 1 and me is not None:
-                me.cancel()
-                return
-            cancels.add(asyncio.create_task(self._cancel()))
+        def interrupt() -> None:
+            if cancels:
+                self._signals.end(130)
+            else:
+                cancels.append(asyncio.create_task(self._cancel()))
 
-        loop.add_signal_handler(signal.SIGINT, interrupted)
-        try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGINT)
-            await asyncio.gather(*cancels, return_exceptions=True)
+        with self._signals.interrupts_go_to(interrupt):
+            try:
+                yield
+            finally:
+                await asyncio.gather(*cancels, return_exceptions=True)
 
     async def _cancel(self) -> None:
         try:
-            await self.service.cancel(session_id=self.session_id)
+            await self._service.cancel(session_id=self.session_id)
         except OwnloopError as error:
-            self.screen.error(str(error))
+            self._screen.output.error(str(error))
 
 
-async def newest_session(service: Service, agent: str) -> str | None:
-    """Return the agent's session that changed last."""
-    rows = await service.sessions(Filter(agent=agent), Page(1))
-    return rows[0].session_id if rows else None
+async def _batch(frames: Subscription) -> Sequence[Frame]:
+    return await frames.batch()
+
+
+async def _give_up(task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

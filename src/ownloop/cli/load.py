@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -24,38 +25,56 @@ def load_agent(where: str) -> AnyDefinition:
     """
     place, _, name = where.partition(":")
     module = _load_file(Path(place)) if place.endswith(".py") or "/" in place else _load_module(place)
+    agents = _agents(module)
     if name:
         if not hasattr(module, name):
-            raise ConfigError(f"{place} has no {name!r}; it has: {_listed(module) or 'no agent'}")
+            raise ConfigError(f"{place} has no {name!r}; {_what_it_holds(agents)}")
         found = _definition(getattr(module, name))
         if found is None:
-            raise ConfigError(f"{where} is a {type(getattr(module, name)).__name__}, not an Agent or an AgentBase class")
+            kind = type(getattr(module, name)).__name__
+            raise ConfigError(f"{where} is a {kind}, not an Agent or an AgentBase class; {_what_it_holds(agents)}")
         return found
-    agents = _agents(module)
     if not agents:
-        raise ConfigError(f"{place} holds no agent: define one at its top level, agent = Agent(…)")
+        raise ConfigError(f"{place} {_NO_AGENT}")
     if len(agents) > 1:
-        raise ConfigError(f"{place} holds several agents; name one: {_listed(module)}")
+        names = ", ".join(f"{place}:{name}" for name in agents)
+        raise ConfigError(f"{place} holds several agents; name one: {names}")
     return next(iter(agents.values()))
 
 
+_NO_AGENT = 'holds no agent; define one at its top level: agent = Agent("name", model="local")'
+
+
+def _what_it_holds(agents: dict[str, AnyDefinition]) -> str:
+    return f"the agents in it: {', '.join(agents)}" if agents else f"it {_NO_AGENT}"
+
+
 def _load_file(path: Path) -> ModuleType:
-    if not path.exists():
-        raise ConfigError(f"there is no file {str(path)!r}")
     if path.is_dir():
         raise ConfigError(f"{str(path)!r} is a folder; name the Python file with the agent in it")
+    if not path.exists():
+        raise ConfigError(f"there is no file {str(path)!r}{_meant(path)}")
     spec = importlib.util.spec_from_file_location(f"ownloop_agent_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{str(path)!r} is no Python file (it should end in .py)")
+        raise ConfigError(f"{str(path)!r} is no Python file; its name should end in .py")
     module = importlib.util.module_from_spec(spec)
-    # Annotations of its tools are looked up by the module's name, and its neighbours are imported as in `python file.py`.
+    # Annotations of its tools are looked up by the module's name; its neighbours are imported as in `python file.py`.
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException as error:  # the user's code may raise anything, SystemExit too
         raise _not_loaded(str(path), error) from error
     return module
+
+
+def _meant(path: Path) -> str:
+    """Return a hint at the file that may be meant."""
+    try:
+        near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
+    except OSError:
+        near = []
+    return f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
 
 
 def _load_module(name: str) -> ModuleType:
@@ -63,33 +82,46 @@ def _load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0] and error.name != name:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _not_loaded(name, error) from error
-        raise ConfigError(f"there is no module {name!r}, and no file {name + '.py'!r} was named") from error
-    except BaseException as error:
+        file = f"{name}.py"
+        raise ConfigError(f"there is no module {name!r} here, and no file {file!r}{_meant(Path(file))}") from error
+    except BaseException as error:  # the user's code may raise anything, SystemExit too
         raise _not_loaded(name, error) from error
 
 
 def _not_loaded(place: str, error: BaseException) -> Exception:
-    if isinstance(error, OwnloopError):
-        return ConfigError(f"{place}: {error}")
-    if isinstance(error, SyntaxError):
-        return ConfigError(f"{place}, line {error.lineno}: {error.msg}")
+    """Return what to say of an error in the user's own file: what, and in which line of it."""
     if isinstance(error, KeyboardInterrupt):
         raise error
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    at = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else place
-    return ConfigError(f"{place} could not be run: {type(error).__name__}: {error} ({at})")
+    if isinstance(error, SyntaxError):
+        return ConfigError(f"{error.filename or place}, line {error.lineno}: {error.msg}")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    own = [frame for frame in frames if Path(frame.filename).name == Path(place).name] or frames
+    line = f", line {own[-1].lineno}" if own else ""
+    if isinstance(error, OwnloopError):
+        return ConfigError(f"{place}{line}: {error}")
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return ConfigError(f"{place}{line}: it could not be run, {words}")
 
 
 def _agents(module: ModuleType) -> dict[str, AnyDefinition]:
+    """Return the agents at a module's top level by their names there, each once."""
     found: dict[str, AnyDefinition] = {}
+    seen: list[object] = []
     for name, value in vars(module).items():
+        if name.startswith("_") or any(value is other for other in seen):
+            continue
         if isinstance(value, type) and value.__module__ != module.__name__:
             continue  # a class that was only imported
         definition = _definition(value)
-        if definition is not None and not name.startswith("_"):
+        if definition is not None:
             found[name] = definition
+            seen.append(value)
     return found
 
 
@@ -99,7 +131,3 @@ def _definition(value: object) -> AnyDefinition | None:
     if isinstance(value, type) and issubclass(value, AgentBase) and not value.__abstractmethods__:
         return ForeignAgent(value.__name__, value)
     return None
-
-
-def _listed(module: ModuleType) -> str:
-    return ", ".join(_agents(module))

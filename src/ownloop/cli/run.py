@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-from ownloop.cli.chat import warm_up
-from ownloop.cli.ask import Leave, Prompt, answer_all
+from ownloop.cli.ask import Leave, what_waits
 from ownloop.cli.conversation import Conversation
-from ownloop.cli.load import load_agent
-from ownloop.cli.place import store_at, store_place
-from ownloop.cli.prompt import TerminalPrompt, has_person
+from ownloop.cli.opening import Opened, opened
+from ownloop.cli.output import Output
+from ownloop.cli.prompt import quiet_keys
 from ownloop.cli.screen import Screen
-from ownloop.runtime.host import open_host
-from ownloop.service import RunResult, Service
+from ownloop.cli.signals import Signals
+from ownloop.core.ports import Filter
+from ownloop.errors import InvalidRequestError
+from ownloop.service import RunResult
 
 DONE, FAILED, USAGE, WAITING, LIMIT, CANCELLED = 0, 1, 2, 3, 4, 130
 
 
-async def run(where: str, message: str, *, session_id: str | None, store: str | None) -> int:
+async def run(where: str, message: str, *, session_id: str | None, store: str | None, signals: Signals) -> int:
     """Send one message and show its answer; return the exit code (DATA-MODEL §8)."""
-    screen = Screen()
-    definition = load_agent(where)
-    place = store_place(store)
-    async with open_host(store_at(place), [definition]) as host:
-        service = Service(host)
-        if session_id is None:
-            session_id = (await service.create_session(definition.name)).session_id
-        await warm_up(host, definition, screen)
-        talk = Conversation(service, screen, session_id)
-        await talk.catch_up(show=False)
-        result = await talk.say(message)
-        if has_person():
-            prompt: Prompt = TerminalPrompt()
+    if not message.strip():
+        raise InvalidRequestError('the message is empty; say something, as in: ownloop run FILE "What is new?"')
+    output = Output()
+    with quiet_keys():
+        async with opened(where, store) as stage:
+            if session_id is not None:
+                await stage.session(session_id)
+            await stage.warm_up(output)
+            session_id = session_id or await stage.new_session()
+            talk = Conversation(stage.service, Screen(output), stage.prompt(), signals, session_id)
+            await talk.catch_up(show=False)
+            accepted = await talk.send(message)
             try:
-                while result.state == "interrupted":
-                    await answer_all(service, screen, prompt, result.requests)
-                    live = await talk.unfinished()
-                    if live is None:
-                        break
-                    result = await talk.follow(live)
-            except (Leave, KeyboardInterrupt):
-                pass
-        return _code(screen, result, where, session_id)
+                return _code(await talk.settle(accepted))
+            except Leave:
+                await _say_what_waits(stage, output, session_id, accepted.run_id)
+                return WAITING
 
 
-def _code(screen: Screen, result: RunResult, where: str, session_id: str) -> int:
-    if result.state != "ended":
-        names = ", ".join(str(r.data.get("tool")) if isinstance(r.data, dict) else r.purpose for r in result.requests)  # pyright: ignore
-        screen.line(f"Waiting for a person ({names}). Go on with: ownloop chat {where} --session {session_id}")
-        return WAITING
-    match result.outcome:
+def _code(result: RunResult | None) -> int:
+    match result and result.outcome:
         case "completed":
             return DONE
         case "cancelled":
@@ -56,3 +47,11 @@ def _code(screen: Screen, result: RunResult, where: str, session_id: str) -> int
             return LIMIT
         case _:
             return FAILED
+
+
+async def _say_what_waits(stage: Opened, output: Output, session_id: str, run_id: str) -> None:
+    asked = tuple(await stage.service.requests(Filter(session_id=session_id, state="open")))
+    output.line(f"Waiting for a person: {what_waits(asked)}")
+    if all(request.run_id != run_id for request in asked):
+        output.line("Your message is kept, and is answered after that.")
+    output.command("Go on with:", stage.go_on(session_id))

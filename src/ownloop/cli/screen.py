@@ -1,15 +1,14 @@
-"""What the terminal shows of a session: a fold of its events into lines. Knows no prompt and no service.
+"""What the terminal shows of a session: a fold of its events into text and notes. Knows no prompt and no service.
 
-Text of models and tools is data: control characters in it are shown, never obeyed.
+Live and history are one: a response whose text was not streamed here is shown from the fact that closed it.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-from typing import Any, TextIO
+from typing import Any, cast
 
+from ownloop.cli.harmless import harmless
+from ownloop.cli.output import Output
 from ownloop.core.codec import dumps
 from ownloop.core.events import (
     BlockEnded,
@@ -19,188 +18,181 @@ from ownloop.core.events import (
     Event,
     Fact,
     InputAccepted,
+    InteractionRequested,
+    InteractionResolved,
     Note,
     Progress,
     ResponseEnded,
     RunEnded,
+    RunStarted,
     ToolEnded,
     ToolStarted,
     TurnStarted,
 )
-from ownloop.core.messages import TextBlock, ToolCallBlock, text_of
+from ownloop.core.messages import Json, TextBlock, ToolCallBlock, text_of
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""C0 and C1 controls but tab and line feed, and the marks that turn text around."""
-LONGEST_LINE = 2000
-"""Of a tool's result; the journal keeps it whole."""
-
-
-def harmless(text: str) -> str:
-    """Return `text` with every character that a terminal would obey made visible."""
-    return _CONTROL.sub(lambda match: _visible(match[0]), text)
-
-
-def _visible(char: str) -> str:
-    code = ord(char)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"<{code:04x}>"
+LONGEST_RESULT = 2000
+"""Characters shown of a tool's result; the journal keeps it whole."""
+_OUTCOMES = {
+    "cancelled": "cancelled",
+    "max_turns": "stopped: max_turns reached",
+    "budget_exceeded": "stopped: budget spent",
+}
+_STATUS = {
+    "error": "failed",
+    "denied": "was denied",
+    "invalid": "was not called",
+    "cancelled": "was cancelled",
+    "timeout": "took too long",
+    "unknown": "has an unknown outcome",
+    "not_run": "was not run",
+}
 
 
 class Screen:
-    """Shows events on a terminal or in a pipe. Colours and the waiting mark only on a terminal without NO_COLOR."""
+    """Shows the events of one session, in order."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
-        self.is_terminal = self._out.isatty()
-        self._colours = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._at_line_start = True
-        self._waiting = False
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.said_here: set[str] = set()
+        """The inputs that stand on the screen already, because they were typed here."""
+        self._stream = 0
+        self._streamed: set[int] = set()
         self._blocks: dict[tuple[int, int], BlockStarted] = {}
-        self._shown: set[int] = set()
-        self._calls: dict[str, ToolCallBlock] = {}
-
-    # --- writing ---
-
-    def style(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colours else text
-
-    def dim(self, text: str) -> str:
-        return self.style("2", text)
-
-    def bold(self, text: str) -> str:
-        return self.style("1", text)
-
-    def line(self, text: str = "") -> None:
-        """Write one line of our own, below whatever stands there."""
-        self._erase_waiting()
-        if not self._at_line_start:
-            self._write("\n")
-        self._write(text + "\n")
-
-    def error(self, text: str) -> None:
-        self.line(self.style("31", "error: ") + harmless(text))
-
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
-        self._at_line_start = text.endswith("\n")
-
-    def waiting(self, text: str = "reading …") -> None:
-        """Say on a terminal that an answer is on its way, until something else is shown."""
-        if self.is_terminal and not self._waiting:
-            if not self._at_line_start:
-                self._write("\n")
-            self._out.write(self.dim(text))
-            self._out.flush()
-            self._waiting = True
-
-    def progress(self, text: str) -> None:
-        """Say on a terminal what takes its time, each text in place of the last; '' ends it."""
-        if self.is_terminal:
-            self._erase_waiting()
-            if text:
-                self.waiting(text)
-
-    def _erase_waiting(self) -> None:
-        if self._waiting:
-            self._out.write("\r\x1b[K")
-            self._waiting = False
-
-    def _stream(self, text: str) -> None:
-        self._erase_waiting()
-        self._write(harmless(text))
-
-    # --- events ---
+        self._calls: dict[str, tuple[str, Json]] = {}
+        self._asked: dict[str, str] = {}
+        self._shown_calls: set[str] = set()
+        self._problem = ""
+        self._has_turns = False
+        """Whether the run has responses; a foreign agent's has none, but only a result."""
 
     def show(self, event: Event) -> None:
-        """Show one event; unknown ones are nothing to look at."""
+        """Show one event; most are nothing to look at."""
         match event:
             case BlockStarted(stream, block):
                 self._blocks[(stream, block)] = event
-                self._shown.add(stream)
+                self._streamed.add(stream)
             case Delta(stream, block, text):
                 self._delta(self._blocks.get((stream, block)), text)
             case BlockEnded(stream, block):
                 started = self._blocks.pop((stream, block), None)
-                if started is not None and started.type == "text" and not self._at_line_start:
-                    self._write("\n")
+                if started is not None and started.type == "text":
+                    self.output.end_text()
             case Progress(data=data):
-                self.line(self.dim(f"  … {harmless(data if isinstance(data, str) else dumps(data))}"))
+                self._dim(f"  … {data if isinstance(data, str) else dumps(data)}")
             case Fact():
                 self._fact(event)
 
     def _delta(self, started: BlockStarted | None, text: str) -> None:
-        if started is not None and started.type == "text":
-            self._stream(text)
-        elif started is not None and started.type == "tool_call":
-            self.waiting(f"calling {harmless(started.name or '')} …")
+        match started and started.type:
+            case "text":
+                self.output.text(text)
+            case "thinking":
+                self.output.waiting("thinking …")
+            case "tool_call":
+                assert started is not None
+                self.output.waiting(f"calling {started.name or 'a tool'} …")
+            case _:
+                pass
 
     def _fact(self, fact: Fact) -> None:
         match fact.body:
+            case InputAccepted() as body:
+                self._input(body)
+            case RunStarted():
+                self._has_turns = False
             case TurnStarted():
-                self.waiting()
+                self._turn(fact.seq)
             case ResponseEnded() as body:
                 self._response(body)
-            case ToolStarted(call_id):
-                call = self._calls.get(call_id)
-                if call is not None:
-                    self.waiting(f"running {harmless(call.name)} …")
+            case InteractionRequested(request_id=request_id, call_id=str(call_id)):
+                self._asked[request_id] = call_id
+            case InteractionResolved(request_id=request_id, edited_input=dict(edited)):
+                name, _ = self._calls[self._asked[request_id]]
+                self._calls[self._asked[request_id]] = (name, edited)
+            case ToolStarted() as body:
+                self._tool_started(body)
             case ToolEnded() as body:
                 self._tool_ended(body)
             case RunEnded() as body:
                 self._run_ended(body)
             case CancelRequested(error=None):
-                self.line(self.dim("cancelling …"))
+                self.output.end_text()
+                self.output.waiting("cancelling … (Ctrl-C once more leaves at once)")
             case Note(level="warning" | "error", data=data):
-                self.line(self.dim(harmless(str(_note_text(data)))))
+                self._dim(_words(data))
             case _:
                 pass
 
+    def _input(self, body: InputAccepted) -> None:
+        if body.input_id not in self.said_here:
+            self.output.line(self.output.bold("you › ") + harmless(text_of(body.blocks) or dumps(body.data)))
+
+    def _turn(self, stream: int) -> None:
+        if self._problem:
+            self._dim(f"({self._problem}; asking again)")
+            self._problem = ""
+        self._stream = stream
+        self._has_turns = True
+        self.output.waiting("reading …")
+
     def _response(self, body: ResponseEnded) -> None:
-        self._erase_waiting()
-        if not self._at_line_start:
-            self._write("\n")
+        if self._stream not in self._streamed and (text := text_of(body.blocks)):
+            self.output.text(text)
+        self.output.end_text()
         for block in body.blocks:
-            if isinstance(block, ToolCallBlock) and body.status in ("complete", "cut"):
-                self._calls[block.call_id] = block
-                self.line(self.style("36", "→ ") + self.bold(harmless(block.name)) + " " + harmless(dumps(block.input)))
+            if isinstance(block, ToolCallBlock):
+                self._calls[block.call_id] = (block.name, block.input)
         if body.status == "failed" and body.error is not None:
-            self.error(f"{body.error.message} ({body.error.code})")
+            self._problem = body.error.message
+            self.output.waiting(f"{body.error.message} …")
         elif body.status == "abandoned":
-            self.line(self.dim("(the answer above broke off; asking again)"))
+            self._problem = "the answer above broke off"
+
+    def _tool_started(self, body: ToolStarted) -> None:
+        self._show_call(body.call_id, "" if body.attempt == 1 else f"  (attempt {body.attempt})")
+        self.output.waiting(f"running {self._name(body.call_id)} …")
+
+    def _show_call(self, call_id: str, more: str = "") -> None:
+        self._shown_calls.add(call_id)
+        name, input = self._calls.get(call_id, ("?", {}))
+        style = self.output
+        style.line(
+            style.style("36", "→ ") + style.bold(harmless(name)) + " " + harmless(dumps(input)) + style.dim(more)
+        )
+
+    def _name(self, call_id: str) -> str:
+        return self._calls.get(call_id, ("?", {}))[0]
 
     def _tool_ended(self, body: ToolEnded) -> None:
+        if body.call_id not in self._shown_calls and body.call_id not in self._asked.values():
+            self._show_call(body.call_id)
         words = text_of(body.blocks) or ", ".join(b.media_type for b in body.blocks if not isinstance(b, TextBlock))
-        if len(words) > LONGEST_LINE:
-            words = words[:LONGEST_LINE] + f" … ({len(words) - LONGEST_LINE:,} more characters)"
-        mark = self.style("32", "← ") if body.status == "ok" else self.style("33", f"← {body.status}: ")
-        self.line(mark + harmless(words))
+        if len(words) > LONGEST_RESULT:
+            words = words[:LONGEST_RESULT] + f" … ({len(words) - LONGEST_RESULT:,} more characters)"
+        out = self.output
+        how = "" if body.status == "ok" else f"{harmless(self._name(body.call_id))} {_STATUS[body.status]}: "
+        out.line(out.style("33" if how else "32", f"← {how}") + harmless(words))
 
     def _run_ended(self, body: RunEnded) -> None:
+        self.output.end_text()
+        self._problem = ""
         if body.outcome == "failed" and body.error is not None:
-            self.error(body.error.message)
+            self.output.error(f"{body.error.message} ({body.error.code})")
+        elif body.outcome == "completed" and not self._has_turns and body.result is not None:
+            self.output.text(body.result if isinstance(body.result, str) else dumps(body.result))
+            self.output.end_text()
         elif body.outcome != "completed":
-            self.line(self.dim(f"({body.outcome.replace('_', ' ')})"))
-        else:
-            self._erase_waiting()
+            self._dim(f"({_OUTCOMES.get(body.outcome, body.outcome)})")
+        elif body.stop_reason == "max_tokens":
+            self._dim("(cut: max_tokens reached)")
 
-    def history(self, facts: list[Fact]) -> None:
-        """Show what was said in a session so far."""
-        for fact in facts:
-            match fact.body:
-                case InputAccepted(blocks=blocks):
-                    self.line(self.bold("you › ") + harmless(text_of(blocks)))
-                case ResponseEnded(status="complete" | "cut") as body:
-                    text = text_of(body.blocks)
-                    if text:
-                        self.line(harmless(text))
-                    self._response(body)
-                case ToolEnded() as body:
-                    self._tool_ended(body)
-                case _:
-                    pass
+    def _dim(self, text: str) -> None:
+        self.output.line(self.output.dim(harmless(text)))
 
 
-def _note_text(data: Any) -> Any:
-    return data.get("text") or data.get("code") or dumps(data) if isinstance(data, dict) else data  # pyright: ignore
+def _words(data: Any) -> str:
+    if isinstance(data, dict):
+        fields = cast("Json", data)
+        return str(fields.get("text") or fields.get("message") or fields.get("code") or dumps(fields))
+    return data if isinstance(data, str) else dumps(data)
