@@ -210,14 +210,33 @@ def test_a_request_id_may_be_used_once_in_a_session() -> None:
     play(scene)
 
 
-def test_a_request_that_is_open_when_its_run_ends_is_withdrawn() -> None:
+def test_a_question_outlives_the_run_it_was_asked_in_and_its_answer_is_delivered() -> None:
     async def scene(world: World) -> None:
         async def act(agent: Scripted, interaction: AgentInteraction) -> Any:
+            agent.answers["q1"] = asyncio.get_running_loop().create_future()
             await agent.ask_host(AgentInteractionRequest(interaction_id="q1", type="choice"))
             return "not waiting"
 
         async with hosted(world, acting(act)) as talk:
             assert (await talk.say("hi")).result == "not waiting"
+            assert [asked.request_id for asked in await talk.asked()] == ["q1"]
+            await talk.answer("q1", {"value": "sea"})
+            assert await Scripted.lives[0].answers["q1"] == ("choice", "sea")
+            assert await talk.asked() == []
+
+    play(scene)
+
+
+def test_a_cancelled_run_takes_its_questions_back() -> None:
+    async def scene(world: World) -> None:
+        async def act(agent: Scripted, interaction: AgentInteraction) -> Any:
+            return await agent.ask("q1")
+
+        async with hosted(world, acting(act)) as talk:
+            accepted = await talk.send("hi")
+            await talk.until_asked()
+            await talk.service.cancel(session_id=talk.session_id)
+            assert (await talk.service.wait(accepted)).outcome == "cancelled"
             assert await talk.asked() == []
             assert [b.decision for b in await talk.of(InteractionResolved)] == ["withdrawn"]
 

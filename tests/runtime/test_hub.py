@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -38,7 +38,7 @@ from ownloop.core.events import (
     units,
 )
 from ownloop.core.messages import TextBlock
-from ownloop.core.ports import Lease, SessionInfo, Tail
+from ownloop.core.ports import Lease, SessionInfo, Store, Tail
 from ownloop.core.turn import TurnBuilder, abandoned, missing
 from ownloop.errors import CursorAheadError, CursorError, NotFoundError, SlowReaderError, StoreFullError
 from ownloop.projections import agent
@@ -920,6 +920,57 @@ def test_a_reader_may_take_as_long_as_it_likes_over_history():
         assert [fact.seq for fact in facts if isinstance(fact, Fact)] == list(range(1, 1002))
 
     play(scene, max_events=10)
+
+
+class Slowly:
+    """A store each of whose calls takes a while before it and after it."""
+
+    def __init__(self, store: MemoryStore, world: World) -> None:
+        self._store = store
+        self._world = world
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any) -> Any:
+            await settle(self._world, 2)
+            result = await getattr(self._store, name)(*args)
+            await settle(self._world, 2)
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_read_that_is_given_up_loses_nothing(steps: int):
+    """Whoever waits for frames beside something else cancels the one and reads again."""
+
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with owner.writing():
+            await owner.run("run_1")
+            await owner.turn("run_1")
+            owner.say("run_1", *text(0, "Hello"))
+            await owner.save_tails()
+        slow = Hub(cast("Store", Slowly(store, world)), world.clock)
+        async with slow.subscribe(SESSION, Cursor()) as frames:
+            seen: list[Frame] = []
+            for _ in range(20):
+                batch = asyncio.ensure_future(frames.batch())
+                for _ in range(steps):
+                    await settle(world, 1)
+                batch.cancel()
+                await asyncio.wait([batch])
+                if not batch.cancelled():
+                    seen.extend(batch.result())
+            batch = asyncio.ensure_future(frames.batch())
+            for _ in range(200):
+                await settle(world, 1)
+            if batch.done():
+                seen.extend(batch.result())
+            batch.cancel()
+            await asyncio.wait([batch])
+        assert [f.event.seq for f in seen if isinstance(f.event, Fact)] == [1, 2, 3]
+        assert "".join(f.event.text for f in seen if isinstance(f.event, Delta)) == "Hello"
+
+    play(scene)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

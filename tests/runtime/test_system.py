@@ -43,6 +43,23 @@ async def test_a_sleep_notices_that_the_systems_time_was_set(monkeypatch: pytest
     assert sleeps == [30.0]
 
 
+async def test_a_sleep_ends_in_its_time_though_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch):
+    sleeps: list[float] = []
+    now_ms, uptime_s = 10_000_000, 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_ms, uptime_s
+        sleeps.append(seconds)
+        uptime_s += seconds
+        now_ms += int(seconds * 1000) - (3_600_000 if len(sleeps) == 1 else 0)
+
+    monkeypatch.setattr(time, "time_ns", lambda: now_ms * 1_000_000)
+    monkeypatch.setattr(time, "monotonic", lambda: uptime_s)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await SystemClock().sleep_until(now_ms + 40_000)
+    assert sleeps == [30.0, 10.0]
+
+
 def test_ids_name_their_kind_and_sort_by_age():
     ids = SystemIds()
     made = [ids.new("sess") for _ in range(2000)]
@@ -155,6 +172,17 @@ async def test_closing_gives_up_what_has_not_begun_and_lets_the_threads_go():
         await threads.run(work)
     await threads.open()
     assert await threads.run(lambda: 1) == 1
+    await threads.aclose()
+
+
+async def test_a_thread_without_work_ends_by_itself_and_the_next_work_finds_one():
+    threads = SystemThreads(idle_s=0.001)
+    idle = await threads.run(threading.current_thread)
+    await asyncio.get_running_loop().run_in_executor(None, idle.join)
+    for _ in range(200):  # at the very moment when they give up, too
+        first, second = await asyncio.gather(*(threads.run(threading.current_thread) for _ in range(2)))
+        assert first is not idle
+        assert second is not idle
     await threads.aclose()
 
 

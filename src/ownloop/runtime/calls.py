@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from ownloop.core import results
 from ownloop.core.backend import Adapter, ModelRequest
-from ownloop.core.codec import dumps
-from ownloop.core.events import ErrorInfo, LiveEvent, Progress, ResponseEnded, ToolStarted
+from ownloop.core.codec import as_read, dump_body, dumps, loads
+from ownloop.core.events import ErrorInfo, LiveEvent, Progress, ResponseEnded, ToolEnded, ToolStarted
 from ownloop.core.messages import Json, TextBlock
 from ownloop.core.ports import Hooks, ModelCall, Secrets, ToolExecutor, ToolResult
+from ownloop.core.schema import check_schema
 from ownloop.core.text import clean_json, clean_text
 from ownloop.core.turn import TurnBuilder
-from ownloop.errors import OwnloopError, ProviderError, StreamInterruptedError
+from ownloop.errors import IllegalFactError, OwnloopError, ProviderError, StreamInterruptedError
 from ownloop.runtime.environment import Environment
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,8 @@ def error_info(error: BaseException, secrets: Secrets, failures: int = 0) -> Err
         code = error.code if isinstance(error, OwnloopError) else "internal"
         return ErrorInfo(code, words if isinstance(error, OwnloopError) else f"{type(error).__name__}: {words}")
     wait = error.retry_after_s
+    if wait is not None and not 0 <= wait < math.inf:  # also NaN
+        wait = None
     retryable = error.retryable and (wait is None or wait <= MAX_ADVISED_WAIT_S)
     back_off = BACK_OFF_MS[min(failures, len(BACK_OFF_MS) - 1)] if retryable else None
     return ErrorInfo(
@@ -82,9 +86,13 @@ def error_info(error: BaseException, secrets: Secrets, failures: int = 0) -> Err
         retryable,
         back_off if wait is None else int(wait * 1000),
         error.status,
-        error.request_id,
+        clean_text(error.request_id) if error.request_id else None,
         clean_text(secrets.redact(error.detail)) if error.detail else None,
     )
+
+
+def _as_read(body: ResponseEnded) -> ResponseEnded:
+    return cast("ResponseEnded", as_read(body))
 
 
 class ResponseReader:
@@ -137,6 +145,7 @@ class ResponseReader:
                 if close is not None:
                     await close()
             closing, body = self.builder.end(self._turn)
+            body = _as_read(body)  # what no journal can hold breaks the adapter's contract, like parts out of order
             if hooks.after_model is not None:
                 await hooks.after_model(call, body)
         except asyncio.CancelledError:
@@ -156,7 +165,16 @@ class ResponseReader:
             info = error_info(error, self._secrets)
             closing, body = self.builder.end(self._turn, "failed", error=info)
         self._show(closing)
-        tell(ResponseDone(self.run_id, stream, body))
+        tell(ResponseDone(self.run_id, stream, self._kept(body)))
+
+    def _kept(self, body: ResponseEnded) -> ResponseEnded:
+        """Return the response as its journal gives it back; of one that cannot be written only the failure is left."""
+        try:
+            return _as_read(body)
+        except IllegalFactError as error:
+            known = body.error
+            info = ErrorInfo(known.code, known.message) if known is not None else error_info(error, self._secrets)
+            return ResponseEnded(self._turn, "failed", error=info)
 
     def _failed(self, error: ProviderError) -> tuple[list[LiveEvent], ResponseEnded]:
         info = error_info(error, self._secrets, self._failures)
@@ -191,13 +209,20 @@ class CallContext:
     show: Show
 
     async def progress(self, data: Any) -> None:
-        dumps(data)  # what is not JSON is this tool's error, not that of whoever reads it
-        self.show([Progress(self.stream, clean_json(data))])
+        text = dumps(data)  # what is not JSON is this tool's error, not that of whoever reads it
+        self.show([Progress(self.stream, clean_json(loads(text), self._told))])
 
     async def ask(self, question: str, schema: Json | None = None) -> Any:
+        if schema is not None and (wrong := check_schema(schema)):
+            raise ValueError(f"the schema of this question is no JSON schema: {wrong}")
+        dumps(schema)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.tell(ToolAsks(self.run_id, self.call_id, self.attempt, clean_text(question), schema, answer))
+        self.tell(ToolAsks(self.run_id, self.call_id, self.attempt, self._told(question), schema, answer))
         return await answer
+
+    def _told(self, text: str) -> str:
+        """Return a tool's text as people may see it."""
+        return clean_text(self.secrets.redact(text))
 
 
 @dataclass(slots=True)
@@ -263,6 +288,7 @@ async def run_tool(
             if hooks.after_tool is not None:
                 changed = await hooks.after_tool(run.name, run.input, result, context)
                 if changed is not None:
+                    dump_body(ToolEnded(context.call_id, context.attempt, "ok", changed.blocks))
                     await _keep_blobs(env, context.session_id, changed)
                     result = changed
         except Exception as error:

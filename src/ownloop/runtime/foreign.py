@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ownloop.core.agent_base import AgentBase, AgentInteraction, AgentInteractionRequest, EnvVar
-from ownloop.core.codec import digest, dumps, loads
+from ownloop.core.codec import digest, dump_body, dumps, loads
 from ownloop.core.commands import EndSegment, InFlight, Record, StartRun
 from ownloop.core.due import withdraw
 from ownloop.core.events import (
@@ -96,6 +96,7 @@ class ForeignSession:
         self._creating = asyncio.Lock()
         self._gone = False
         self._said: list[_Said] = []
+        self._asked_in: dict[str, str | None] = {}  # a question, and the run during which it was asked
         self._returned: list[Draft] = []
         self._event = asyncio.Event()
         self._dirty = True
@@ -151,11 +152,11 @@ class ForeignSession:
         for draft in self._returned[: plan.returned]:
             run = plan.state.runs.get(draft.run_id or "")
             if run is not None and run.cancel is None:
-                open_ones = [r for r in plan.state.requests.values() if r.run_id == draft.run_id]
-                self._add(plan, *map(withdraw, open_ones), draft)
+                self._add(plan, draft)
         self._add(plan, *expired(plan.state, plan.at_ms))
         plan.stopping = taken.stop is not None
         self._take_due(plan)
+        self._take_back(plan)
         if plan.state.closed and taken.stop is not None:
             plan.takes.append(taken.stop)
         return plan
@@ -163,6 +164,14 @@ class ForeignSession:
     def _add(self, plan: _Plan, *drafts: Draft) -> None:
         plan.state = advance(plan.state, drafts, plan.at_ms, self._journal.lease.epoch)
         plan.facts.extend(drafts)
+
+    def _take_back(self, plan: _Plan) -> None:
+        """Withdraw what was asked for a run that was cancelled; other questions outlive the run they were asked in."""
+        cancelled = {
+            draft.run_id for draft in plan.facts if isinstance(draft.body, RunEnded) and draft.body.outcome == "cancelled"
+        }
+        moot = [r for r in plan.state.requests.values() if self._asked_in.get(r.request_id) in cancelled]
+        self._add(plan, *map(withdraw, moot))
 
     def _take_said(self, plan: _Plan, said: _Said) -> None:
         """Record what was said as of the run that is live now; a question may come too late, or twice."""
@@ -178,6 +187,10 @@ class ForeignSession:
                 said.refusal = SessionClosedError("the run is cancelled: nobody is asked any more")
             if said.refusal is not None:
                 return
+            # Of the session, not of its run: it may be answered after the interaction that asked it has returned.
+            self._asked_in[body.request_id] = root.run_id if root is not None else None
+            self._add(plan, Draft(None, body))
+            return
         self._add(plan, Draft(root.run_id if root is not None and root.cancel is None else None, body))
 
     def _take_due(self, plan: _Plan) -> None:
@@ -310,6 +323,7 @@ class ForeignSession:
     async def _say(self, body: Note | InteractionRequested) -> None:
         if self._gone:
             raise _silenced()
+        dump_body(body)  # what cannot be kept is the instance's error, not the session's
         said = _Said(body, asyncio.get_running_loop().create_future())
         self._said.append(said)
         self._event.set()
@@ -327,6 +341,7 @@ class ForeignSession:
         try:
             agent = await self._instance()
             ended = RunEnded("completed", result=_json(await agent.interaction(interaction)))
+            dump_body(ended)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -203,13 +203,13 @@ class Host:
     async def _claim(self, session_id: str) -> Journal | None:
         try:
             info = await self.env.store.session(session_id)
+            if info.agent not in self.definitions and not info.closing:
+                # Whoever serves its agent goes on with it; without the definition one may only close (RUN-MACHINE §5).
+                self._not_served.add(session_id)
+                return None
+            return await Journal.claim(self.env, session_id, self._known.pop(session_id, None), self._told)
         except NotFoundError:
-            return None  # deleted since it was woken
-        if info.agent not in self.definitions and not info.closing:
-            # Whoever serves its agent goes on with it; without the definition one may only close (RUN-MACHINE §5).
-            self._not_served.add(session_id)
-            return None
-        return await Journal.claim(self.env, session_id, self._known.pop(session_id, None), self._told)
+            return None  # deleted since it was woken, maybe between these very lines
 
     def _remember(self, journal: Journal) -> None:
         if journal.state.closed:
@@ -249,7 +249,14 @@ class Host:
         key = (definition.name, model)
         if key not in self._adapters:
             backend = definition.open_backend(model)
-            self._adapters[key] = InstanceAdapter(backend) if callable(backend) else backend
+            adapter = InstanceAdapter(backend) if callable(backend) else backend
+            for label in ("name", "provider", "model"):
+                value = getattr(adapter, label, None)
+                if not isinstance(value, str):
+                    raise ConfigError(
+                        f"{type(adapter).__name__} of agent {definition.name!r} has {label} {value!r}; it must be a str"
+                    )
+            self._adapters[key] = adapter
         return self._adapters[key]
 
     def _late(self, session_id: str, late: LateResult) -> None:

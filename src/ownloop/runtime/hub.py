@@ -236,7 +236,7 @@ class Subscription:
         self._replay = replay
         self._place = Place(after, Scope(run_id))
         self._channel: _Channel | None = None
-        self._frames: deque[Frame] = deque()  # at hand, for who reads one by one
+        self._frames: deque[Frame] = deque()  # at hand
         self._queue: list[_Batch] = []
         self._queued_events = 0
         self._queued_bytes = 0
@@ -284,18 +284,15 @@ class Subscription:
     async def batch(self) -> Sequence[Frame]:
         """Wait for frames and return all that are at hand; none means that nothing will follow.
 
+        A call that is cancelled loses nothing: the next one returns what it had.
+
         Raises:
             SlowReaderError: too much waited to be read; subscribe again from the last cursor.
         """
-        if self._frames:
-            frames = list(self._frames)
-            self._frames.clear()
-            return frames
-        while True:
+        while not self._frames:
             self._news = False
-            frames = list[Frame]()
             if self._queue:
-                self._take(frames)
+                self._take()
             elif self._error is not None:
                 raise self._error
             elif self._place.ended:
@@ -303,12 +300,13 @@ class Subscription:
             elif self._channel is None:
                 raise RuntimeError("read a subscription inside its `async with`")
             elif self not in self._channel.joined:
-                await self._catch_up(self._channel, frames)
-            if frames:
-                return frames
-            if not self._news:
+                await self._catch_up(self._channel)
+            if not self._frames and not self._news:
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
+        frames = list(self._frames)
+        self._frames.clear()
+        return frames
 
     # --- called by the channel ---
 
@@ -364,42 +362,42 @@ class Subscription:
             read = page[-1].seq if page else seq
         self._place.start(self._replay)
 
-    async def _catch_up(self, channel: _Channel, frames: list[Frame]) -> None:
+    async def _catch_up(self, channel: _Channel) -> None:
         """Come nearer to the channel, or to the head of the store."""
         place = self._place
         if channel.written and channel.seq - len(channel.recent) <= place.seq <= channel.seq:
-            self._join(channel, frames)
+            self._join(channel)
         elif not channel.written or place.seq < channel.seq:
-            await self._read(channel, frames)
+            await self._read(channel)
         # else the store was ahead of the channel, which wakes us when it has followed
 
-    def _take(self, frames: list[Frame]) -> None:
+    def _take(self) -> None:
         queue, self._queue = self._queue, []
         self._queued_events = self._queued_bytes = 0
         for stream, offset, events in queue:
             if stream:
-                self._place.live(stream, offset, events, frames)
+                self._place.live(stream, offset, events, self._frames)
             else:
-                self._place.facts(events, frames)
+                self._place.facts(events, self._frames)
         self._news = True  # there may be nothing to show of it, and yet more to do
 
-    def _join(self, channel: _Channel, frames: list[Frame]) -> None:
+    def _join(self, channel: _Channel) -> None:
         """Go on with the channel. Nothing else runs in between, so nothing is missed or shown twice."""
         self._stop_polling()
         place = self._place
-        place.facts(channel.recent, frames)
+        place.facts(channel.recent, self._frames)
         self._news = True
         if place.ended:
             return
         place.reach_head((key, number, channel.streams[number].run_id) for key, number in channel.keys.items())
         for number, stream in channel.streams.items():
             if stream.builder is not None:
-                place.tail(number, stream.builder.tail(), frames)
+                place.tail(number, stream.builder.tail(), self._frames)
             elif stream.latest is not None:
-                place.latest(number, stream.units, stream.latest, frames)
+                place.latest(number, stream.units, stream.latest, self._frames)
         channel.joined.add(self)
 
-    async def _read(self, channel: _Channel, frames: list[Frame]) -> None:
+    async def _read(self, channel: _Channel) -> None:
         """Read on in the store; at its head, if nobody writes here, show what tails hold."""
         place, store = self._place, self._hub.store
         page = await store.read(self._session_id, place.seq, PAGE)
@@ -408,13 +406,13 @@ class Subscription:
             self._poll_ms = FIRST_POLL_MS
             if self._tick is not None:
                 self._tick.cancel()
-        place.facts(map(Shown, page), frames)
+        place.facts(map(Shown, page), self._frames)
         if channel.written or place.ended or len(page) == PAGE:
             return
         place.reach_head()
         if place.marks:
             for tail in await store.tails(self._session_id):
-                place.tail(tail.stream, tail.body, frames)
+                place.tail(tail.stream, tail.body, self._frames)
         if not channel.written:
             self._start_polling()
 

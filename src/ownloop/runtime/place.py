@@ -6,7 +6,7 @@ has seen, or gets later from the stream's tail or from the fact that closes the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import TypeAlias
 
 from ownloop.core.cursor import Cursor
@@ -178,7 +178,7 @@ class Place:
         if replay:
             self._seen, self.marks = self.marks, dict.fromkeys(self.marks, 0)
 
-    def facts(self, facts: Iterable[Shown], out: list[Frame]) -> None:
+    def facts(self, facts: Iterable[Shown], out: MutableSequence[Frame]) -> None:
         """Show facts; those that the reader has are left out."""
         for shown in facts:
             fact = shown.event
@@ -207,19 +207,19 @@ class Place:
         self._open.update({key: stream for key, stream, run_id in streams if self._scope.holds(run_id)})
         self.marks = dict.fromkeys(self._open.values(), 0) | self.marks
 
-    def tail(self, stream: int, tail: Json, out: list[Frame]) -> None:
+    def tail(self, stream: int, tail: Json, out: MutableSequence[Frame]) -> None:
         """Show what an open stream's tail holds beyond the mark."""
         mark = self.marks.get(stream)
         if mark is not None:
             self._suffix(stream, missing_of_tail(tail, stream, mark), out)
 
-    def latest(self, stream: int, offset: int, shown: Shown, out: list[Frame]) -> None:
+    def latest(self, stream: int, offset: int, shown: Shown, out: MutableSequence[Frame]) -> None:
         """Show the last event of a tool's stream, which ends at `offset`; earlier ones are not replayed."""
         if self.marks.get(stream, offset) < offset:
             out.append(Frame(shown, self.seq, self.marks, stream, offset, offset <= self._seen.get(stream, 0)))
             self.marks = {**self.marks, stream: offset}
 
-    def live(self, stream: int, offset: int, events: Iterable[Shown], out: list[Frame]) -> None:
+    def live(self, stream: int, offset: int, events: Iterable[Shown], out: MutableSequence[Frame]) -> None:
         """Show events of one stream, the first of which begins at `offset`, as far as they go on from the mark."""
         marks = self.marks
         mark = marks.get(stream)
@@ -237,7 +237,7 @@ class Place:
         if mark != marks[stream]:
             self.marks = {**marks, stream: mark}
 
-    def _suffix(self, stream: int, events: Sequence[LiveEvent], out: list[Frame]) -> None:
+    def _suffix(self, stream: int, events: Sequence[LiveEvent], out: MutableSequence[Frame]) -> None:
         mark = self.marks[stream]
         known = self._seen.get(stream, 0) - mark
         self.live(stream, mark, map(Shown, _cut(events, known) if known > 0 else events), out)

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 _LONGEST_SLEEP_S = 30.0
 """A sleep is cut into pieces, so that a change of the system's time (NTP, suspend) is noticed within one."""
+_SET_BACK_MS = 500
+"""More than this is left when the time is over only if the clock was set back; less is the drift between two clocks."""
 
 
 class SystemClock:
@@ -32,8 +34,13 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep_until(self, at_ms: int) -> None:
+        ends_s = self.monotonic_s() + (at_ms - self.now_ms()) / 1000
         while (left_ms := at_ms - self.now_ms()) > 0:
-            await asyncio.sleep(min(left_ms / 1000, _LONGEST_SLEEP_S))
+            waited_out = self.monotonic_s() >= ends_s
+            if waited_out and left_ms > _SET_BACK_MS:
+                return
+            left_s = left_ms / 1000 if waited_out else min(left_ms / 1000, ends_s - self.monotonic_s())
+            await asyncio.sleep(min(left_s, _LONGEST_SLEEP_S))
 
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -63,16 +70,18 @@ _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Context, Callable
 class SystemThreads:
     """A pool of daemon threads: a tool that hangs never holds up the end of the program.
 
-    Threads are started when work waits for them, at most `max_workers`. `aclose` gives up what has not begun, and lets
-    the threads go; a function that runs, runs on to its end.
+    Threads are started when work waits for them, at most `max_workers`, and end after `idle_s` without any: nobody has
+    to close what nobody uses. `aclose` gives up what has not begun, and lets the threads go; a function that runs, runs
+    on to its end.
     """
 
-    def __init__(self, max_workers: int = 32) -> None:
+    def __init__(self, max_workers: int = 32, *, idle_s: float = 5.0) -> None:
         self._max_workers = max_workers
-        self._pool: _Pool | None = _Pool(max_workers)
+        self._idle_s = idle_s
+        self._pool: _Pool | None = _Pool(max_workers, idle_s)
 
     async def open(self) -> None:
-        self._pool = self._pool or _Pool(self._max_workers)
+        self._pool = self._pool or _Pool(self._max_workers, self._idle_s)
 
     async def aclose(self) -> None:
         pool, self._pool = self._pool, None
@@ -89,8 +98,9 @@ class SystemThreads:
 
 
 class _Pool:
-    def __init__(self, max_workers: int) -> None:
+    def __init__(self, max_workers: int, idle_s: float) -> None:
         self._max_workers = max_workers
+        self._idle_s = idle_s
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -117,8 +127,19 @@ class _Pool:
         for _ in range(self._threads):
             self._jobs.put(None)
 
+    def _next(self) -> _Job | None:
+        """Wait for work; None when this thread is to end."""
+        while True:
+            try:
+                return self._jobs.get(timeout=self._idle_s)
+            except queue.Empty:
+                with self._lock:
+                    if self._unfinished < self._threads:  # else a job is on its way, and counts on this thread
+                        self._threads -= 1
+                        return None
+
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             loop, future, context, fn, args = job
             result: Any = None
             error: BaseException | None = None
