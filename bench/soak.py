@@ -71,9 +71,12 @@ async def one_session(service: Service, dice: random.Random) -> None:
 
 async def soak(minutes: float) -> int:
     dice = random.Random(1)
-    agent = Agent("soak", model=ScriptedBackend(answer), tools=[look, refund])
+    model = ScriptedBackend(answer)
+    agent = Agent("soak", model=model, tools=[look, refund])
     with tempfile.TemporaryDirectory() as folder:
-        store = SQLiteStore(Path(folder) / "soak.db", clock=SystemClock(), threads=SystemThreads(), fast=True)
+        # A connection is kept for each thread that ever read at the same time: so few are all there after the warm-up.
+        threads = SystemThreads(max_workers=4)
+        store = SQLiteStore(Path(folder) / "soak.db", clock=SystemClock(), threads=threads, fast=True)
         async with open_host(store, [agent]) as host:
             service = Service(host)
             until = time.monotonic() + minutes * 60
@@ -81,6 +84,7 @@ async def soak(minutes: float) -> int:
             while time.monotonic() < until:
                 await asyncio.gather(*(one_session(service, dice) for _ in range(AT_ONCE)))
                 sessions += AT_ONCE
+                model.requests.clear()  # it remembers every request it was ever asked
                 gc.collect()
                 now = (resident_mb(), open_files(), len(asyncio.all_tasks()))
                 if sessions <= WARM_UP:

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import re
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ownloop.core.backend import Adapter, Backend, ModelSettings
-from ownloop.core.codec import digest
+from ownloop.core.codec import digest, dump_body
 from ownloop.core.cursor import Cursor
-from ownloop.core.events import Event, Limits
+from ownloop.core.events import Event, Limits, RunStarted
 from ownloop.core.messages import Json, ResultContent
+from ownloop.core.policy import Policy
 from ownloop.core.ports import Clock, Hooks, Ids, Secrets, Store, Threads, ToolExecutor
-from ownloop.errors import ConfigError
+from ownloop.core.schema import check_schema
+from ownloop.errors import ConfigError, IllegalFactError, NotFoundError
 from ownloop.runtime.agent_loop import AgentLoop
 from ownloop.runtime.host import Host, open_host
 from ownloop.runtime.secrets import EnvSecrets
@@ -38,7 +43,53 @@ __all__ = ["Agent", "AgentLoop", "OpenAgent", "open_store"]
 Instructions: TypeAlias = str | Callable[..., str | Awaitable[str]]
 Model: TypeAlias = str | Adapter | type[Backend] | Callable[[], Backend]
 
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 CONFIG_SCHEMA: Json = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _is_number(value: object, least: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+
+
+def _is_object_schema(value: Json) -> bool:
+    return value.get("type") == "object" and check_schema(value) is None
+
+
+def _are_limits(value: object) -> bool:
+    if not isinstance(value, Limits):
+        return False
+    try:
+        dump_body(RunStarted(value, "", ()))  # they stand in the first fact of each run
+    except IllegalFactError:
+        return False
+    return True
+
+
+_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (
+        lambda value: isinstance(value, str) or callable(value) or hasattr(value, "start"),
+        "a model string, an adapter, or a Backend class or factory",
+    ),
+    "instructions": (lambda value: isinstance(value, str) or callable(value), "text or a function"),
+    "tools": (_is_list, "a list of functions"),
+    "policy": (lambda value: isinstance(value, Policy) or callable(value), "a Policy or a function"),
+    "settings": (lambda value: isinstance(value, ModelSettings | Mapping), "a dict or ModelSettings"),
+    "max_turns": (lambda value: isinstance(value, int) and _is_number(value, 0), "a number of turns (0: no limit)"),
+    "limits": (_are_limits, "Limits, of whole numbers (budget_cost: of any)"),
+    "hooks": (lambda value: isinstance(value, Hooks), "Hooks"),
+    "secrets": (_is_list, "a list of names of environment variables"),
+    "config": (
+        lambda value: isinstance(value, dict) and _is_object_schema(cast("Json", value)),
+        "the JSON schema of an object",
+    ),
+    "approval_expires_s": (lambda value: _is_number(value, 0), "a number of seconds, or None for never"),
+    "suggestions": (_is_list, "a list of sentences"),
+}
+"""What an argument must be, and that in words; None stands for the default."""
 
 
 class Agent:
@@ -90,7 +141,7 @@ class Agent:
         suggestions: Sequence[str] = (),
         MAX_STEPS: int | None = None,  # noqa: N803 - a promised name
     ) -> None:
-        if not name or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"agent name {name!r}: use letters, digits, '_' and '-'")
         if isinstance(model, Backend):
             raise ConfigError(
@@ -99,14 +150,33 @@ class Agent:
             )
         if (max_turns is not None or MAX_STEPS is not None) and limits is not None:
             raise ConfigError("give max_turns or limits, not both")
+        turns = max_turns if max_turns is not None else MAX_STEPS
+        given = {
+            "model": model,
+            "instructions": instructions,
+            "tools": tools,
+            "policy": policy,
+            "settings": settings,
+            "max_turns": turns,
+            "limits": limits,
+            "hooks": hooks,
+            "secrets": secrets,
+            "config": config,
+            "approval_expires_s": approval_expires_s,
+            "suggestions": suggestions,
+        }
+        for what, value in given.items():
+            fits, words = _EXPECTED[what]
+            if (value is not None or what == "model") and not fits(value):
+                shown = repr(value) if isinstance(value, str | int | float) else f"of type {type(value).__name__!r}"
+                raise ConfigError(f"agent {name!r}: {what} is {shown}; expected {words}")
         self.name = name
         self.instructions_source = instructions
         self.hooks = hooks or Hooks()
         self.deps = deps
         self.suggestions = tuple(suggestions)
         self.config_schema = config or CONFIG_SCHEMA
-        self.settings = settings if isinstance(settings, ModelSettings) else ModelSettings(**dict(settings or {}))
-        turns = max_turns if max_turns is not None else MAX_STEPS
+        self.settings = settings if isinstance(settings, ModelSettings) else _settings(name, settings or {})
         self._model = model
         self.limits = limits or Limits(
             max_turns=50 if turns is None else turns or None, continue_on_other=_is_three_method(model)
@@ -207,6 +277,12 @@ class Agent:
         store: Store | str | Path | None = None,
     ) -> RunResult:
         """`run`, for code without an event loop."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise RuntimeError("run_sync was called inside an event loop, which it would hold up: await agent.run(…)")
         return asyncio.run(self.run(content, session_id=session_id, store=store))
 
     async def stream(
@@ -247,6 +323,8 @@ class _InMemory:
         self._store: Store | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
+        self._threads = threading.Lock()
+        """Held while one of several threads makes the memory its own; never across an await."""
         self._users = 0
         self._host: Host | None = None
         self._stack = AsyncExitStack()
@@ -254,19 +332,20 @@ class _InMemory:
     @asynccontextmanager
     async def host(self, agent: Agent) -> AsyncGenerator[Host]:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._users:
-                raise ConfigError(
-                    f"the sessions that agent {agent.name!r} keeps in memory are in use in another event loop; "
-                    "pass store= to share them between threads"
-                )
-            self._loop, self._lock = loop, asyncio.Lock()
-        async with self._lock:
-            if self._host is None:
-                self._host = await self._stack.enter_async_context(open_host(self._memory(), [agent]))
+        with self._threads:
+            if self._loop is not loop:
+                if self._users:
+                    raise ConfigError(
+                        f"the sessions that agent {agent.name!r} keeps in memory are in use in another event loop; "
+                        "pass store= to share them between threads"
+                    )
+                self._loop, self._lock = loop, asyncio.Lock()
             self._users += 1
-            host = self._host
         try:
+            async with self._lock:
+                if self._host is None:
+                    self._host = await self._stack.enter_async_context(open_host(self._memory(), [agent]))
+                host = self._host
             yield host
         finally:
             async with self._lock:
@@ -320,10 +399,24 @@ class OpenAgent:
 
     async def resume(self, result: RunResult, answers: Mapping[str, Any]) -> RunResult:
         """Answer requests of an interrupted run, and wait until it has ended or waits again."""
+        session = await self.service.session(result.session_id)
+        if session.agent != self.agent.name:  # nobody here would go on with it, and this would wait for ever
+            raise NotFoundError(
+                f"session {session.session_id!r} is one of agent {session.agent!r}, not of {self.agent.name!r}; "
+                "resume it with that agent"
+            )
         for request_id, answer in answers.items():
             given = {"approved": answer} if isinstance(answer, bool) else answer
             await self.service.answer(result.session_id, request_id, given)
         return await self.service.wait(Accepted(result.session_id, "", result.run_id))
+
+
+def _settings(agent: str, given: Mapping[str, Any]) -> ModelSettings:
+    try:
+        return ModelSettings(**given)
+    except TypeError as error:
+        known = ", ".join(field.name for field in fields(ModelSettings))
+        raise ConfigError(f"agent {agent!r}: settings are {known}, not {', '.join(map(repr, given))}") from error
 
 
 def _is_three_method(model: Model) -> bool:

@@ -11,8 +11,9 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+from ownloop.core.codec import dumps, loads
 from ownloop.core.cursor import Cursor, parse_cursor
 from ownloop.core.events import (
     Draft,
@@ -52,6 +53,8 @@ from ownloop.runtime.journal import read_state
 OnBusy: TypeAlias = Literal["queue", "steer", "reject"]
 MAX_TEXT = 4_000_000
 """Characters of one message; more is a document and belongs into a blob."""
+MAX_ID = 200
+"""Characters of a session id that the caller chose."""
 LOOK_EVERY_MS = 50
 """How often `wait` looks at a run that another process drives."""
 LOCAL = Principal()
@@ -162,12 +165,14 @@ class Service:
         session.
         """
         definition = self._definition(agent)
-        fields: Json = clean_json(config or {})
+        fields: Json = _json(config or {}, "a config")
         found = problems(definition.config_schema, fields)
         if found:
             raise InvalidRequestError(f"this config does not fit agent {definition.name!r}: " + "; ".join(found))
         if session_id is None:
             session_id = self._env.ids.new("sess") if idem_key is None else _derived_id("sess", principal.id, idem_key)
+        elif not (0 < len(session_id) <= MAX_ID and session_id.isprintable()):
+            raise InvalidRequestError(f"session id {session_id[:80]!r}: use 1 to {MAX_ID} printable characters")
         started = SessionStarted(definition.name, definition.digest, fields, principal.id)
         info = SessionInfo(
             session_id,
@@ -175,7 +180,7 @@ class Service:
             definition.digest,
             principal.id,
             principal.tenant,
-            title,
+            clean_text(title) if title is not None else None,
             updated_ms=self._now(),
         )
         try:
@@ -215,10 +220,11 @@ class Service:
         info = await self._store.session(session_id)
         definition = self._definition(info.agent)
         state = await read_state(self._env, session_id)
+        patch = _json(patch, "a patch of a config")
         found = problems(definition.config_schema, {**state.config, **patch})
         if found:
             raise InvalidRequestError(f"this config does not fit agent {info.agent!r}: " + "; ".join(found))
-        await self._post(session_id, Config(clean_json(patch)), principal)
+        await self._post(session_id, Config(patch), principal)
 
     async def stop(self, session_id: str, *, principal: Principal = LOCAL) -> None:
         """sessions.stop: cancel, withdraw, free, close. Input after it is refused with session_closed."""
@@ -245,8 +251,8 @@ class Service:
         """sessions.fork: a new session that shares the facts up to `seq` (default: all). The original is untouched."""
         parent = await self._store.session(session_id)
         seq = parent.head_seq if seq is None else seq
-        if not 1 <= seq <= parent.head_seq:
-            raise InvalidRequestError(f"seq {seq} is not in session {session_id!r}, which has 1 to {parent.head_seq}")
+        if type(seq) is not int or not 1 <= seq <= parent.head_seq:
+            raise InvalidRequestError(f"seq {seq!r} is not in session {session_id!r}, which has 1 to {parent.head_seq}")
         state = await read_state(self._env, session_id, seq)
         child_id = (
             self._env.ids.new("sess") if idem_key is None else _derived_id("fork", principal.id, session_id, idem_key)
@@ -303,6 +309,11 @@ class Service:
             copied, state, closing = import_facts(facts, started, now)
         except IllegalFactError as error:
             raise InvalidRequestError(f"this exported session is damaged: {error}") from error
+        found = problems(definition.config_schema, state.config)
+        if found:  # who exported it may have been allowed what is not allowed here: another model, for one
+            raise InvalidRequestError(f"its config does not fit agent {definition.name!r}: " + "; ".join(found))
+        if missing := state.blobs - blobs.keys():
+            raise InvalidRequestError(f"this exported session is damaged: blob {min(missing)!r} is not in it")
         session_id = self._env.ids.new("sess")
         info = SessionInfo(
             session_id,
@@ -372,7 +383,9 @@ class Service:
         definition = self._host.definitions.get(info.agent)
         if not isinstance(definition, ForeignAgent):
             raise InvalidRequestError(f"agent {info.agent!r} takes 'message' and 'steer', not {type!r}")
-        return await self._send(session_id, (), type, clean_json(data), on_busy, False, principal, idem_key)
+        return await self._send(
+            session_id, (), type, _json(data, "an interaction's data"), on_busy, False, principal, idem_key
+        )
 
     async def _send(
         self,
@@ -385,6 +398,8 @@ class Service:
         principal: Principal,
         idem_key: str | None,
     ) -> Accepted:
+        if on_busy not in get_args(OnBusy):
+            raise InvalidRequestError(f"on_busy is {on_busy!r}; expected 'queue', 'steer' or 'reject'")
         info = await self._store.session(session_id)
         self._definition(info.agent)  # a message to an agent nobody serves would wait for ever
         fresh = idem_key is None
@@ -502,6 +517,8 @@ class Service:
     async def read_events(self, session_id: str, after: str = "", limit: int = 1000) -> tuple[Sequence[Fact], str]:
         """events.read: facts after a cursor, and the cursor to go on from."""
         cursor = parse_cursor(after or "0")
+        if limit < 1:
+            raise InvalidRequestError(f"limit is {limit!r}; expected how many facts to read, at least 1")
         facts = await self._store.read(session_id, cursor.seq, limit)
         return facts, str(Cursor(facts[-1].seq)) if facts else str(cursor)
 
@@ -585,7 +602,7 @@ class Service:
         """
         row = await self._store.request(session_id, request_id)
         body = await self._request_fact(row)
-        checked: Answer = read_answer(body.purpose, body.schema, clean_json(answer))
+        checked: Answer = read_answer(body.purpose, body.schema, _json(answer, "an answer"))
         await self._post(session_id, AnswerRequest(request_id, checked), principal)
         return await self._store.request(session_id, request_id)
 
@@ -639,11 +656,33 @@ async def _batch(frames: Subscription) -> Sequence[Frame]:
 
 def _derived_id(kind: str, *parts: str) -> str:
     """Return the id that a repeated request gives again."""
-    return f"{kind}_{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:26]}"
+    text = chr(0).join(parts).encode("utf-8", "surrogatepass")
+    return f"{kind}_{hashlib.sha256(text).hexdigest()[:26]}"
+
+
+def _json(value: Any, what: str) -> Any:
+    """Return a cleaned copy of what a caller handed over as JSON."""
+    try:
+        return clean_json(loads(dumps(value)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{what} must be JSON: {error}") from error
 
 
 def _clean_blocks(content: str | Sequence[ResultContent]) -> tuple[ResultContent, ...]:
-    return tuple(TextBlock(clean_text(b.text)) if isinstance(b, TextBlock) else b for b in as_blocks(content))
+    blocks: tuple[object, ...] = as_blocks(content) if isinstance(content, str | list | tuple) else (content,)
+    return tuple(map(_clean_block, blocks))
+
+
+def _clean_block(block: object) -> ResultContent:
+    match block:
+        case TextBlock(str(text)):
+            return TextBlock(clean_text(text))
+        case BlobBlock():
+            return block
+        case _:
+            raise InvalidRequestError(
+                f"a message is a string or a list of TextBlock and BlobBlock, not of {type(block).__name__!r}"
+            )
 
 
 def _read_blocks(data: Any) -> tuple[ResultContent, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,11 +27,19 @@ def dumps(value: Any) -> str:
 
 def loads(text: str | bytes) -> Any:
     """Read JSON; raises `ValueError` also for NaN and infinities."""
-    return json.loads(text, parse_constant=_refuse)
+    return json.loads(text, parse_constant=refuse, parse_float=finite)
 
 
-def _refuse(word: str) -> NoReturn:
+def refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
+
+
+def finite(digits: str) -> float:
+    """Read a float as JSON writes it; Python would make an infinity of 1e400."""
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return value
 
 
 def canonical(value: Any) -> str:
@@ -54,9 +63,28 @@ def _adapter(kind: str) -> TypeAdapter[FactBody]:
 
 
 def dump_body(body: FactBody) -> str:
-    """Return the JSON of a fact's body; its own fields that hold their default are left out."""
+    """Return the JSON of a fact's body; its own fields that hold their default are left out.
+
+    Raises:
+        IllegalFactError: it could not be read back; a journal with such a line would be lost from there on.
+    """
+    text, _ = _dumped(body)
+    return text
+
+
+def as_read(body: FactBody) -> FactBody:
+    """Return the body as its journal will give it back. Raises as `dump_body` does."""
+    _, read = _dumped(body)
+    return read
+
+
+def _dumped(body: FactBody) -> tuple[str, FactBody]:
     told = {f.name for f in fields(body) if f.default is MISSING or getattr(body, f.name) != f.default}
-    return dumps(_adapter(body.kind).dump_python(body, mode="json", include=told))
+    try:
+        text = dumps(_adapter(body.kind).dump_python(body, mode="json", include=told, warnings="none"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise IllegalFactError(f"a fact of kind {body.kind!r} cannot be kept: {misfit(error)}") from error
+    return text, load_body(body.kind, body.v, text)
 
 
 def load_body(kind: str, v: int, text: str | bytes) -> FactBody:
@@ -76,14 +104,14 @@ def load_body(kind: str, v: int, text: str | bytes) -> FactBody:
     try:
         return _adapter(kind).validate_json(text, strict=True, extra="forbid")
     except ValueError as error:
-        raise IllegalFactError(f"a fact of kind {kind!r} does not fit its schema: {_places(error)}") from None
+        raise IllegalFactError(f"a fact of kind {kind!r} does not fit its schema: {misfit(error)}") from None
 
 
-def _places(error: ValueError) -> str:
-    """Say where a value is wrong without repeating the value: it may be a prompt or a secret."""
+def misfit(error: Exception) -> str:
+    """Say where a value does not fit without repeating it: it may be a prompt or a secret."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
-        return "not JSON"
+        return f"not JSON ({type(error).__name__})"
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in found[:3])

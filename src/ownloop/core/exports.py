@@ -34,7 +34,7 @@ _SCHEMA: Json = {
                     "epoch": {"type": "integer", "minimum": 0},
                     "run_id": {"type": ["string", "null"]},
                     "kind": {"type": "string"},
-                    "v": {"type": "integer"},
+                    "v": {"type": "integer", "minimum": 1},
                     "body": {"type": "object"},
                 },
                 "additionalProperties": False,
@@ -99,7 +99,7 @@ def load_export(document: Any) -> tuple[str | None, list[Fact], dict[str, tuple[
             )
             for row in document["facts"]
         ]
-    except (IllegalFactError, StoreNewerError, ValueError) as error:
+    except (IllegalFactError, StoreNewerError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"this exported session cannot be read: {error}") from error
     blobs: dict[str, tuple[str, bytes]] = {}
     for name, blob in document.get("blobs", {}).items():

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
-from ownloop.core.codec import digest, dumps, loads
+from ownloop.core.codec import digest, dumps, loads, misfit
 from ownloop.core.events import InputMode, ToolStatus
 from ownloop.core.interactions import Answer
 from ownloop.core.messages import BlobBlock, Json, TextBlock
+from ownloop.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -143,8 +144,17 @@ def _adapter(kind: str) -> TypeAdapter[InboxBody]:
 
 
 def dump_item(body: InboxBody) -> str:
-    """Return the JSON of a row's body."""
-    return dumps(_adapter(body.kind).dump_python(body, mode="json"))
+    """Return the JSON of a row's body.
+
+    Raises:
+        InvalidRequestError: its owner could not read it back, and would stumble over it for ever.
+    """
+    try:
+        text = dumps(_adapter(body.kind).dump_python(body, mode="json", warnings="none"))
+        load_item(body.kind, text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"this {body.kind} cannot be kept: {misfit(error)}") from error
+    return text
 
 
 def load_item(kind: str, text: str | bytes) -> InboxBody:

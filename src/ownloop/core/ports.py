@@ -36,7 +36,10 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, at_ms: int) -> None:
-        """Return when `now_ms() >= at_ms`; at once if it is."""
+        """Return when `now_ms() >= at_ms`; at once if it is.
+
+        If the clock is set back meanwhile, return after the time that it would have taken: who waits looks again.
+        """
         ...
 
 

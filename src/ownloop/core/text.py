@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -19,13 +20,13 @@ def clean_text(text: str) -> str:
     return text.replace("\0", REPLACEMENT) if "\0" in text else text
 
 
-def clean_json(value: Any) -> Any:
+def clean_json(value: Any, clean: Callable[[str], str] = clean_text) -> Any:
     """Return a JSON value with every string in it cleaned; the same object if nothing had to change."""
     if isinstance(value, str):
-        return clean_text(value)
+        return clean(value)
     if isinstance(value, dict):
         source = cast("dict[str, Any]", value)
-        cleaned = {clean_text(key): clean_json(item) for key, item in source.items()}
+        cleaned = {clean(key): clean_json(item, clean) for key, item in source.items()}
         same = (
             all(a is b for a, b in zip(source.values(), cleaned.values(), strict=False))
             and cleaned.keys() == source.keys()
@@ -33,7 +34,7 @@ def clean_json(value: Any) -> Any:
         return source if same else cleaned
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        cleaned_items = [clean_json(item) for item in items]
+        cleaned_items = [clean_json(item, clean) for item in items]
         return items if all(a is b for a, b in zip(items, cleaned_items, strict=True)) else cleaned_items
     return value
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from ownloop.core.backend import AgentTurn, Finish, Part, PartDelta, PartEnd, PartStart, PartType, ToolCall, UsageSeen
-from ownloop.core.codec import dumps
+from ownloop.core.codec import dumps, finite, refuse
 from ownloop.core.events import BlockEnded, BlockStarted, Delta, ErrorInfo, LiveEvent, Order, ResponseEnded, Status
 from ownloop.core.messages import Json, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from ownloop.core.text import TextCleaner, clean_json, clean_text
@@ -77,9 +77,9 @@ def parse_arguments(text: str) -> tuple[Json, str | None]:
     if not text.strip():
         return {}, None
     try:
-        value: Any = json.loads(text, strict=False, parse_constant=_refuse)
+        value: Any = json.loads(text, strict=False, parse_constant=refuse, parse_float=finite)
         if isinstance(value, str):
-            value = json.loads(value, strict=False, parse_constant=_refuse)
+            value = json.loads(value, strict=False, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError) as error:
         return {}, f"the arguments are not valid JSON ({error}); send one JSON object"
     if value is None:
@@ -89,6 +89,15 @@ def parse_arguments(text: str) -> tuple[Json, str | None]:
     if _is_too_deep(value):
         return {}, f"the arguments are nested too deeply; send at most {MAX_DEPTH} levels"
     return clean_json(value), None
+
+
+def _checked(raw: Json) -> Json:
+    """Return a provider's block cleaned; it goes into tails and facts, so it must be JSON."""
+    try:
+        dumps(raw)
+        return clean_json(raw)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the raw form of a block is not JSON: {error}") from error
 
 
 def _is_too_deep(value: Any) -> bool:
@@ -104,10 +113,6 @@ def _children(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return cast("Json", value).values()
     return cast("list[Any]", value) if isinstance(value, list) else ()
-
-
-def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _json_type(value: object) -> str:
@@ -170,6 +175,8 @@ class TurnBuilder:
             case PartStart(index, type, name, provider_id):
                 if index in self._numbers:
                     raise ValueError(f"block {index!r} starts twice")
+                if type not in get_args(PartType):
+                    raise ValueError(f"block {index!r} is of type {type!r}; expected one of {get_args(PartType)!r}")
                 number = self._numbers[index] = len(self._blocks)
                 call_id = self._mint() if type == "tool_call" else ""
                 block = _OpenBlock(
@@ -183,15 +190,15 @@ class TurnBuilder:
                 if number < 0 or self._blocks[number].ended:
                     raise ValueError(f"block {index!r} ends, but is not open")
                 block = self._blocks[number]
-                block.raw = None if raw is None else clean_json(raw)
+                block.raw = None if raw is None else _checked(raw)
                 block.problem = problem
                 self._close(number, out)
             case UsageSeen(usage):
                 self.usage = usage
             case Finish():
                 self._finish = part
-            case PartDelta():  # handled by feed
-                raise AssertionError
+            case _:  # `feed` took the deltas
+                raise ValueError(f"{part!r} is no part of a response")
 
     def _text(self, number: int, text: str, out: list[LiveEvent]) -> None:
         block = self._blocks[number]

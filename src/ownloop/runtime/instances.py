@@ -55,8 +55,15 @@ class InstanceAdapter:
         if backend is None:
             backend = self._fresh(history, request.system)
         turn = await backend.next_turn([spec.schema() for spec in request.tools])
+        try:
+            parts = _parts(turn)
+        except (AttributeError, TypeError) as error:
+            raise TypeError(
+                f"next_turn of backend {self.name!r} returned {type(turn).__name__!r}, and it must return "
+                f"AgentTurn(text_blocks: list[str], tool_calls: list[ToolCall], stop_reason): {error}"
+            ) from error
         self._instances[request.session_id] = _Instance(backend, tuple(message.seq for message in history))
-        yield _parts(turn)
+        yield parts
 
     def forget(self, session_id: str) -> None:
         """Free the instance of a session that was closed."""
@@ -135,6 +142,8 @@ def _parts(turn: AgentTurn) -> list[Part]:
     parts: list[Part] = []
     index = 0
     for text in turn.text_blocks:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's backend made it
+            raise TypeError(f"a text block is of type {type(text).__name__!r}")
         parts += [PartStart(index, "text"), PartDelta(index, text), PartEnd(index)]
         index += 1
     for call in turn.tool_calls:

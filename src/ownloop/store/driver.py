@@ -29,7 +29,8 @@ def translated(error: Exception, place: str) -> Exception:
         return error
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    match code & _PRIMARY:
+    # The index of the log is a file too, and the first thing that finds no room when a store on a full disk is opened.
+    match sqlite3.SQLITE_FULL if code == sqlite3.SQLITE_IOERR_SHMSIZE else code & _PRIMARY:
         case sqlite3.SQLITE_FULL:
             ours: StoreError = StoreFullError(
                 f"{place} is full: nothing of this call was written; free some space, then try again"

@@ -24,7 +24,7 @@ from ownloop.core.inbox import AnswerRequest, load_item
 from ownloop.core.ports import Lease, SessionInfo
 from ownloop.errors import ConflictError, FencedError, NotFoundError, StaleError
 from ownloop.store.rows import fact_row, read_fact
-from ownloop.store.statements import execute, one, statements
+from ownloop.store.statements import execute, execute_many, one
 
 NOT_PEOPLE = frozenset({"clock", "system"})
 """Values of `InteractionResolved.by` that never stand for an answer (core/events)."""
@@ -175,7 +175,7 @@ def _numbered(after_seq: int, epoch: int, at_ms: int, drafts: Sequence[Draft]) -
 
 
 def _write_facts(db: Connection, session_id: str, facts: Sequence[Fact]) -> None:
-    db.executemany(statements()["insert_fact"], [fact_row(session_id, fact) for fact in facts])
+    execute_many(db, "insert_fact", [fact_row(session_id, fact) for fact in facts])
     last_of_run: dict[str, int] = {}
     for fact in facts:
         _keep_in_step(db, session_id, fact)

@@ -10,8 +10,10 @@ import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
+from weakref import WeakSet
 
 from ownloop.errors import StoreInUseError
 
@@ -22,16 +24,19 @@ class LockFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
+        self._opening: int | None = None
+        _of_this_process().add(self)
 
     @contextmanager
     def opening(self) -> Generator[None]:
         """Keep other processes from opening or upgrading the same store at the same moment."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        handle = _open(self._folder / "opening")
+        handle = self._opening = _open(self._folder / "opening")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
+            self._opening = None
             os.close(handle)
 
     def mine(self, worker_id: str) -> bool:
@@ -64,6 +69,14 @@ class LockFiles:
         for worker_id in list(self._held):
             self.let_go(worker_id, remove=False)
 
+    def forget(self) -> None:
+        """Close what a fork brought along, in the child: a lock lasts until its last copy is closed."""
+        handles = [*self._held.values(), *([] if self._opening is None else [self._opening])]
+        self._held.clear()
+        self._opening = None
+        for handle in handles:
+            os.close(handle)
+
     def is_held(self, worker_id: str) -> bool:
         """Return whether any process holds this worker's file."""
         if worker_id in self._held:
@@ -86,6 +99,19 @@ class LockFiles:
 
     def _path(self, worker_id: str) -> Path:
         return self._folder / f"{quote(worker_id, safe='')}.lock"
+
+
+@cache
+def _of_this_process() -> WeakSet[LockFiles]:
+    """Return all lock files of this process, which a child by fork (multiprocessing, in a tool) does not keep."""
+    found: WeakSet[LockFiles] = WeakSet()
+
+    def let_go() -> None:
+        for files in found:
+            files.forget()
+
+    os.register_at_fork(after_in_child=let_go)
+    return found
 
 
 def _open(path: Path) -> int:

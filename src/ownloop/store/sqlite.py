@@ -46,13 +46,14 @@ class SQLiteStore(SqlStore):
     """
 
     def __init__(self, path: str | Path, *, clock: Clock, threads: Threads, fast: bool = False) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # connections are opened later on too, and a program may change its folder
         self._clock = clock
         self._threads = threads
         self._fast = fast
-        self._place = f"the store {str(self.path)!r}"
+        self._place = f"the store {str(path)!r}"
         self._locks = LockFiles(self.path.with_name(self.path.name + ".workers"))
         self._open_for_calls = False
+        self._file: os.stat_result | None = None
         self._db: Connection | None = None
         self._group: GroupCommit | None = None
         self._readers: list[Connection] = []
@@ -92,7 +93,7 @@ class SQLiteStore(SqlStore):
     ) -> T:
         if self._group is None or not self._open_for_calls:
             raise self._not_open()
-        return await self._group.run(_bound(operation, *args, **kwargs))
+        return await self._group.run(_bound(self._in_its_place, operation, *args, **kwargs))
 
     async def _read(
         self, operation: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs
@@ -112,6 +113,21 @@ class SQLiteStore(SqlStore):
         return StoreError(f"{self._place} is not open; use it between `open` and `aclose`")
 
     # In worker threads:
+
+    def _in_its_place(
+        self, db: Connection, operation: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Write, unless nobody would ever read it: SQLite itself goes on in a file that was removed."""
+        try:
+            is_there = self._file is not None and os.path.samestat(self.path.stat(), self._file)
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise StoreError(
+                f"{self._place} was removed or replaced while it was open: nothing of this call was written; "
+                "stop this process, put the file back if it is needed, and start again"
+            )
+        return operation(db, *args, **kwargs)
 
     def _beat(self, db: Connection, worker_id: str, pid: int, address: str, heartbeat_ms: int) -> None:
         if not self._locks.mine(worker_id):
@@ -143,6 +159,7 @@ class SQLiteStore(SqlStore):
                 db.execute(f"PRAGMA synchronous = {'NORMAL' if self._fast else 'FULL'}")
                 # On macOS a sync reaches the disk only so; elsewhere it has no effect.
                 db.execute(f"PRAGMA fullfsync = {'OFF' if self._fast else 'ON'}")
+                self._file = self.path.stat()
             except Error as error:
                 db.close()
                 raise translated(error, self._place) from error

@@ -6,11 +6,14 @@ Invariant: no SQL text stands in Python, except for transaction control and prag
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from sqlite3 import Connection, Cursor, Row
 from typing import Any
+
+from ownloop.errors import InvalidRequestError
 
 _NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 
@@ -28,8 +31,26 @@ def sql_file(name: str) -> str:
 
 
 def execute(db: Connection, name: str, **values: Any) -> Cursor:
-    """Run a named statement."""
-    return db.execute(statements()[name], values)
+    """Run a named statement. Raises InvalidRequestError for a value that no database holds."""
+    with _storable():
+        return db.execute(statements()[name], values)
+
+
+def execute_many(db: Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Run a named statement once for each row. Raises as `execute` does."""
+    with _storable():
+        db.executemany(statements()[name], rows)
+
+
+@contextmanager
+def _storable() -> Generator[None]:
+    try:
+        yield
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidRequestError(
+            f"an id, text or number of this call cannot be stored ({error}); "
+            "expected text without lone surrogates, and numbers of at most 64 bits"
+        ) from error
 
 
 def one(db: Connection, name: str, **values: Any) -> Row | None:

@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, cast
 
 from ownloop.core.codec import digest, dumps, loads
@@ -162,7 +163,8 @@ class FunctionExecutor:
         if isinstance(error, ToolRetry) and str(error):
             return self._result("error", str(error))
         ids = (context.session_id, context.run_id, context.call_id, known.spec.name)
-        _log.warning("tool raised: session=%s run=%s call=%s tool=%s", *ids, exc_info=error)
+        trace = self._secrets.redact("".join(format_exception(error)))
+        _log.warning("tool raised: session=%s run=%s call=%s tool=%s\n%s", *ids, trace)
         return self._result("error", f"Error executing {known.spec.name}: {_reason(error)}")
 
     def _result(self, status: ToolStatus, words: str, *, confirmed_cancel: bool = False) -> ToolResult:
