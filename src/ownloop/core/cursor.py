@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from ownloop.errors import CursorError
 
-_FORM = re.compile(r"(0|[1-9][0-9]{0,17})(?:~((?:[1-9][0-9]{0,17}\.(?:0|[1-9][0-9]{0,17}),?)+))?", re.ASCII)
+_MARK = r"[1-9][0-9]{0,17}\.(?:0|[1-9][0-9]{0,17})"
+_FORM = re.compile(rf"(0|[1-9][0-9]{{0,17}})(?:~({_MARK}(?:,{_MARK})*))?", re.ASCII)
 MAX_LENGTH = 4096
 """A cursor names the streams open at one moment; far longer ones are not ours."""
 
@@ -39,7 +40,7 @@ def parse_cursor(text: str) -> Cursor:
         CursorError: the text is no cursor.
     """
     match = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
-    if match is None or (match[2] or "").endswith(","):
+    if match is None:
         raise CursorError(
             f"{text[:80]!r} is not a cursor; pass one that an event carried, or leave it out to read from the start"
         )

@@ -16,7 +16,7 @@ from ownloop.core.backend import Adapter, ModelRequest
 from ownloop.core.codec import as_read, dump_body, dumps, loads
 from ownloop.core.events import ErrorInfo, LiveEvent, Progress, ResponseEnded, ToolEnded, ToolStarted
 from ownloop.core.messages import Json, TextBlock
-from ownloop.core.ports import Hooks, ModelCall, Secrets, ToolExecutor, ToolResult
+from ownloop.core.ports import Clock, Hooks, ModelCall, Secrets, ToolExecutor, ToolResult
 from ownloop.core.schema import check_schema
 from ownloop.core.text import clean_json, clean_text
 from ownloop.core.turn import TurnBuilder
@@ -253,6 +253,9 @@ class ToolRun:
     def id(self) -> tuple[str, int]:
         return self.started.call_id, self.started.attempt
 
+    def elapsed_ms(self, clock: Clock) -> int:
+        return int((clock.monotonic_s() - self.began_s) * 1000)
+
     def broken_off(self, cancelled: bool) -> ToolResult:
         """Return what an attempt comes to whose task ended without telling."""
         if self.result is not None:
@@ -294,7 +297,7 @@ async def run_tool(
         except Exception as error:
             logger.exception("after_tool hook failed, session=%s call=%s", context.session_id, context.call_id)
             fault = error_info(error, context.secrets)
-    elapsed_ms = int((env.clock.monotonic_s() - run.began_s) * 1000)
+    elapsed_ms = run.elapsed_ms(env.clock)
     tell(ToolDone(run.run_id, context.call_id, context.attempt, result, elapsed_ms, fault))
 
 

@@ -168,7 +168,9 @@ class ForeignSession:
     def _take_back(self, plan: _Plan) -> None:
         """Withdraw what was asked for a run that was cancelled; other questions outlive the run they were asked in."""
         cancelled = {
-            draft.run_id for draft in plan.facts if isinstance(draft.body, RunEnded) and draft.body.outcome == "cancelled"
+            draft.run_id
+            for draft in plan.facts
+            if isinstance(draft.body, RunEnded) and draft.body.outcome == "cancelled"
         }
         moot = [r for r in plan.state.requests.values() if self._asked_in.get(r.request_id) in cancelled]
         self._add(plan, *map(withdraw, moot))

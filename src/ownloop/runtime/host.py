@@ -28,7 +28,8 @@ from ownloop.runtime.foreign import ForeignAgent, ForeignSession
 from ownloop.runtime.hub import Hub
 from ownloop.runtime.instances import InstanceAdapter
 from ownloop.runtime.journal import Journal, Known
-from ownloop.runtime.loop import Loop, close_response
+from ownloop.runtime.loop import Loop
+from ownloop.runtime.planning import close_response
 from ownloop.runtime.secrets import EnvSecrets
 from ownloop.runtime.system import SystemClock, SystemIds, SystemThreads
 from ownloop.runtime.tasks import end_tasks
