@@ -32,11 +32,13 @@ from ownloop.core.usage import Usage
 from ownloop.errors import (
     BadRequestError,
     ConfigError,
+    ConflictError,
     InvalidRequestError,
     NotFoundError,
     OwnloopError,
     RateLimitedError,
     StoreError,
+    ToolDefinitionError,
 )
 from ownloop.runtime.foreign import ForeignAgent
 from ownloop.store.memory import MemoryStore
@@ -491,7 +493,9 @@ def test_a_session_that_is_deleted_while_its_segment_begins_is_no_failure(caplog
     play(scene)
 
 
-@pytest.mark.parametrize("turn", [None, {"text_blocks": ["x"]}, AgentTurn([wrong(None)]), AgentTurn(["x"], wrong(None))])
+@pytest.mark.parametrize(
+    "turn", [None, {"text_blocks": ["x"]}, AgentTurn([wrong(None)]), AgentTurn(["x"], wrong(None))]
+)
 async def test_a_backend_that_returns_no_turn_is_told_what_to_return(turn: Any):
     class Careless(Backend):
         name = "careless"
@@ -507,3 +511,57 @@ async def test_a_backend_that_returns_no_turn_is_told_what_to_return(turn: Any):
     assert result.error is not None
     assert "next_turn of backend 'careless' returned" in result.error.message
     assert "it must return AgentTurn(" in result.error.message
+
+
+def test_an_answer_after_the_time_is_refused_though_nobody_was_there_when_it_ended():
+    async def scene(world: World) -> None:
+        ran: list[int] = []
+
+        @tool(approval="ask")
+        async def refund() -> str:
+            """Refund."""
+            ran.append(1)
+            return "ok"
+
+        stage = Stage(world, [call("refund"), say("end")], tools=[refund], options={"approval_expires_s": 60})
+        async with stage.open() as talk:
+            interrupted = await talk.say("hi")
+        await world.clock.sleep_until(world.clock.now_ms() + 3_600_000)
+        async with stage.agent.open(
+            store=stage.store, clock=world.clock, ids=world.ids, threads=world.threads, adopt=False
+        ) as opened:
+            [request] = interrupted.requests
+            with pytest.raises(ConflictError, match="has expired"):
+                await opened.resume(interrupted, {request.request_id: True})
+            assert (await opened.resume(interrupted, {})).text == "end"
+        assert ran == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout_s": "5"}, "timeout_s is '5'"),
+        ({"timeout_s": float("inf")}, "timeout_s is inf"),
+        ({"read_only": "no"}, "read_only is 'no'"),
+        ({"version": 5}, "version is 5"),
+        ({"description": 5}, "description is 5"),
+        ({"schema": 5}, "schema is 5"),
+    ],
+    ids=str,
+)
+def test_a_tool_of_wrong_settings_is_refused_where_it_is_defined(options: dict[str, Any], words: str):
+    def look() -> str:
+        return "seen"
+
+    with pytest.raises(ToolDefinitionError, match="tool 'look'") as caught:
+        wrong(tool)(**options)(look)
+    assert words in str(caught.value)
+
+
+def test_a_description_that_no_provider_takes_is_cleaned():
+    def look() -> str:
+        return "seen"
+
+    assert tool(look, description="look\ud800 up").spec.description == "look\N{REPLACEMENT CHARACTER} up"

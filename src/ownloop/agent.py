@@ -405,6 +405,7 @@ class OpenAgent:
                 f"session {session.session_id!r} is one of agent {session.agent!r}, not of {self.agent.name!r}; "
                 "resume it with that agent"
             )
+        self.host.wake(result.session_id)  # also without an answer: what waited may have expired
         for request_id, answer in answers.items():
             given = {"approved": answer} if isinstance(answer, bool) else answer
             await self.service.answer(result.session_id, request_id, given)

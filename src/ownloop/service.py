@@ -55,6 +55,8 @@ MAX_TEXT = 4_000_000
 """Characters of one message; more is a document and belongs into a blob."""
 MAX_ID = 200
 """Characters of a session id that the caller chose."""
+LATE_MS = 10_000
+"""How long after its time a request can be answered, if its expiry is not in the journal yet."""
 LOOK_EVERY_MS = 50
 """How often `wait` looks at a run that another process drives."""
 LOCAL = Principal()
@@ -598,9 +600,13 @@ class Service:
     ) -> RequestInfo:
         """requests.answer: checked against the request's schema, single-use, durable when it returns.
 
-        The same answer again changes nothing; another one raises ConflictError.
+        The same answer again changes nothing; another one, and one that comes too late, raises ConflictError.
         """
         row = await self._store.request(session_id, request_id)
+        # An answer may overtake the fact of the expiry, but not by days: nobody was there to write it.
+        if row.state == "open" and row.expires_at_ms is not None and row.expires_at_ms + LATE_MS <= self._now():
+            self._host.wake(session_id)
+            raise ConflictError(f"request {request_id!r} has expired: it counts as refused")
         body = await self._request_fact(row)
         checked: Answer = read_answer(body.purpose, body.schema, _json(answer, "an answer"))
         await self._post(session_id, AnswerRequest(request_id, checked), principal)

@@ -6,6 +6,7 @@ Its one invariant: a `Tool` that exists can be offered and called. What cannot i
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, ge
 
 from ownloop.core.messages import Json
 from ownloop.core.policy import ApprovalPredicate, is_approval
+from ownloop.core.text import clean_text
 from ownloop.core.toolspec import Approval, OnUnknown, ToolSpec
 from ownloop.errors import ToolDefinitionError
 
@@ -152,7 +154,7 @@ def _define(fn: Callable[P, R], options: _Options) -> Tool[P, R]:
     is_async = _is_async(fn)
     spec = ToolSpec(
         name=name,
-        description=signature.description if options.description is None else options.description,
+        description=clean_text(signature.description if options.description is None else options.description),
         input_schema=signature.parameters.schema,
         approval="predicate" if callable(options.approval) else options.approval,
         read_only=options.read_only,
@@ -182,8 +184,21 @@ def _check(name: object, fn: object, options: _Options) -> None:
         refuse(f"approval is {options.approval!r}; expected 'allow', 'ask', 'deny' or a function")
     if options.on_unknown is not None and options.on_unknown not in get_args(OnUnknown):
         refuse(f"on_unknown is {options.on_unknown!r}; expected 'retry', 'error' or 'ask'")
-    if options.timeout_s is not None and not options.timeout_s > 0:
+    if options.timeout_s is not None and not _are_seconds(options.timeout_s):
         refuse(f"timeout_s is {options.timeout_s!r}; expected seconds greater than 0, or None for no limit")
+    kinds: tuple[tuple[str, object, type], ...] = (
+        ("read_only", options.read_only, bool),
+        ("version", options.version, str),
+        ("description", options.description or "", str),
+        ("schema", options.schema or {}, dict),
+    )
+    for what, value, kind in kinds:
+        if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers need not be typed
+            refuse(f"{what} is {value!r}; expected a {kind.__name__}")
+
+
+def _are_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def _is_async(fn: Any) -> bool:
