@@ -4,6 +4,8 @@ import asyncio
 import os
 import sqlite3
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,13 +57,24 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
             pass
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_file_that_may_not_be_written_is_named(tmp_path: Path):
-    path = tmp_path / "store.db"
-    path.touch(mode=0o400)
-    with pytest.raises(ConfigError, match="Permission denied"):
-        async with opened(path):
-            pass
+@pytest.fixture
+def as_somebody() -> Iterator[None]:
+    """Root may write everywhere, so it becomes somebody who may not."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)
+
+
+async def test_a_file_that_may_not_be_written_is_named(as_somebody: None):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        path.touch(mode=0o400)
+        with pytest.raises(ConfigError, match="Permission denied"):
+            async with opened(path):
+                pass
 
 
 async def test_an_empty_file_becomes_a_store(tmp_path: Path):
