@@ -13,9 +13,9 @@ from ownloop.agent import Agent, open_store
 from ownloop.backends.scripted import ScriptedBackend, call, fail, hang, say
 from ownloop.core.events import Delta, Fact, RunEnded
 from ownloop.core.messages import BlobBlock, ToolResultBlock
+from ownloop.core.operations import RunResult
 from ownloop.core.ports import ToolContext
 from ownloop.errors import AuthError, ConfigError, NotFoundError
-from ownloop.service import RunResult
 from ownloop.store.memory import MemoryStore
 from ownloop.store.sqlite import SQLiteStore
 from ownloop.tools.decorator import tool

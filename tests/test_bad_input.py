@@ -24,6 +24,7 @@ from ownloop.agent import OpenAgent
 from ownloop.backends.scripted import call, say
 from ownloop.core.events import Fact, InputAccepted, RunEnded, ToolEnded, ToolStarted
 from ownloop.core.messages import text_of
+from ownloop.core.operations import RunResult
 from ownloop.core.ports import Filter, Page
 from ownloop.core.session import fold
 from ownloop.errors import (
@@ -37,7 +38,6 @@ from ownloop.errors import (
     ToolDefinitionError,
 )
 from ownloop.runtime.system import SystemClock, SystemThreads
-from ownloop.service import RunResult
 from ownloop.store.sqlite import SQLiteStore
 from tests.cli.terminal import OWNLOOP, environment
 

@@ -25,6 +25,7 @@ from ownloop.core.events import (
     TurnStarted,
 )
 from ownloop.core.messages import BlobBlock, TextBlock, text_of
+from ownloop.core.operations import GivenAnswer
 from ownloop.core.ports import Filter, Principal
 from ownloop.errors import (
     BusyError,
@@ -35,7 +36,6 @@ from ownloop.errors import (
     OwnloopError,
     SessionClosedError,
 )
-from ownloop.service import GivenAnswer
 from ownloop.store.memory import MemoryStore
 from ownloop.testing.virtual_time import World
 from ownloop.tools.decorator import tool

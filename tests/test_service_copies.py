@@ -9,9 +9,9 @@ import pytest
 from ownloop.agent import Agent
 from ownloop.backends.scripted import ScriptedBackend, call, say
 from ownloop.core.events import InteractionResolved, ToolStarted
+from ownloop.core.operations import Accepted
 from ownloop.core.ports import Filter
 from ownloop.errors import InvalidRequestError
-from ownloop.service import Accepted
 from ownloop.tools.decorator import tool
 from ownloop.tools.image import Image
 

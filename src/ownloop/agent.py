@@ -24,6 +24,7 @@ from ownloop.core.codec import digest, dump_body
 from ownloop.core.cursor import Cursor
 from ownloop.core.events import Event, Limits, RunStarted
 from ownloop.core.messages import Json, ResultContent
+from ownloop.core.operations import Accepted, OnBusy, RunResult
 from ownloop.core.policy import Policy
 from ownloop.core.ports import Clock, Hooks, Ids, Secrets, Store, Threads, ToolExecutor
 from ownloop.core.schema import check_schema
@@ -32,7 +33,7 @@ from ownloop.runtime.agent_loop import AgentLoop
 from ownloop.runtime.host import Host, open_host
 from ownloop.runtime.secrets import EnvSecrets
 from ownloop.runtime.system import SystemClock, SystemThreads
-from ownloop.service import Accepted, OnBusy, RunResult, Service
+from ownloop.service import Service
 from ownloop.tools.executor import FunctionExecutor
 
 if TYPE_CHECKING:

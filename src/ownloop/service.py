@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from ownloop.core.codec import dumps, loads
 from ownloop.core.cursor import Cursor, parse_cursor
 from ownloop.core.events import (
     Draft,
-    ErrorInfo,
     Fact,
     InputWithdrawn,
     InteractionRequested,
-    Outcome,
     ParentRef,
     Rule,
     RunEnded,
@@ -30,13 +27,13 @@ from ownloop.core.events import (
 from ownloop.core.exports import dump_export, load_export
 from ownloop.core.forks import fork_facts, import_facts
 from ownloop.core.inbox import AnswerRequest, Cancel, Config, InboxBody, InboxItem, Input, RevokeRule, Stop, Withdraw
-from ownloop.core.interactions import Answer, Purpose, read_answer
+from ownloop.core.interactions import Answer, read_answer
 from ownloop.core.messages import BlobBlock, Json, ResultContent, TextBlock, as_blocks
+from ownloop.core.operations import Accepted, AgentInfo, Asked, GivenAnswer, OnBusy, RunResult
 from ownloop.core.ports import Filter, Page, Principal, RequestInfo, RunInfo, SessionInfo
 from ownloop.core.schema import problems
 from ownloop.core.session import fold
 from ownloop.core.text import clean_json, clean_text
-from ownloop.core.usage import Usage
 from ownloop.errors import (
     ConflictError,
     IllegalFactError,
@@ -50,7 +47,6 @@ from ownloop.runtime.host import AnyDefinition, Host
 from ownloop.runtime.hub import Frame, Subscription
 from ownloop.runtime.journal import read_state
 
-OnBusy: TypeAlias = Literal["queue", "steer", "reject"]
 MAX_TEXT = 4_000_000
 """Characters of one message; more is a document and belongs into a blob."""
 MAX_ID = 200
@@ -60,72 +56,6 @@ LATE_MS = 10_000
 LOOK_EVERY_MS = 50
 """How often `wait` looks at a run that another process drives."""
 LOCAL = Principal()
-
-
-@dataclass(frozen=True, slots=True)
-class AgentInfo:
-    """An agent that is served here."""
-
-    name: str
-    model: str
-    config_schema: Json
-    tools: tuple[Json, ...]
-    foreign: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A message that is durable. Its run may be live already (a steer), or start now, or later."""
-
-    session_id: str
-    input_id: str
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """An open request, with what is asked."""
-
-    session_id: str
-    request_id: str
-    run_id: str | None
-    purpose: Purpose
-    data: Any
-    schema: Json
-    type: str = ""
-    call_id: str | None = None
-    assignee: str | None = None
-    expires_at_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GivenAnswer:
-    """One answer of a batch."""
-
-    session_id: str
-    request_id: str
-    answer: Any
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run stands. `interrupted` waits for a person; only `ended` has an outcome."""
-
-    session_id: str
-    run_id: str
-    state: Literal["running", "interrupted", "ended"]
-    outcome: Outcome | None = None
-    result: Any = None
-    """The last response's text; of a foreign agent what it returned."""
-    requests: tuple[Asked, ...] = ()
-    usage: Usage | None = None
-    cost: float | None = None
-    error: ErrorInfo | None = None
-    stop_reason: str | None = None
-
-    @property
-    def text(self) -> str:
-        return self.result if isinstance(self.result, str) else ""
 
 
 class Service:

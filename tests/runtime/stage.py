@@ -12,10 +12,11 @@ from ownloop.agent import Agent
 from ownloop.backends.scripted import Reply, ScriptedBackend
 from ownloop.core.events import Fact, FactBody, InteractionRequested
 from ownloop.core.messages import Message, TextBlock, ToolResultBlock, text_of
+from ownloop.core.operations import Accepted, Asked, RunResult
 from ownloop.core.ports import Store
 from ownloop.core.session import SessionState, fold
 from ownloop.runtime.host import AnyDefinition, Host, open_host
-from ownloop.service import Accepted, Asked, RunResult, Service
+from ownloop.service import Service
 from ownloop.store.memory import MemoryStore
 from ownloop.testing.virtual_time import World, run_virtual
 

@@ -12,8 +12,9 @@ from ownloop.cli.output import Output
 from ownloop.cli.prompt import Prompt
 from ownloop.core.codec import loads
 from ownloop.core.messages import Json
+from ownloop.core.operations import Asked
 from ownloop.errors import ConflictError, InvalidRequestError
-from ownloop.service import Asked, Service
+from ownloop.service import Service
 
 APPROVAL = ("[a]pprove", "[s]ame from now on", "[e]dit", "[d]eny", "[l]eave it open")
 OUTCOME = ("it [r]an", "it did [n]ot run", "run it a[g]ain", "[l]eave it open")

@@ -12,9 +12,9 @@ from ownloop.cli.place import shown
 from ownloop.cli.prompt import Interrupted, quiet_keys
 from ownloop.cli.screen import Screen
 from ownloop.cli.signals import Signals
+from ownloop.core.operations import Accepted
 from ownloop.core.ports import Filter, Page
 from ownloop.errors import OwnloopError
-from ownloop.service import Accepted
 
 COMMANDS = """\
 /new       start a new session

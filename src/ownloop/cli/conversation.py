@@ -14,11 +14,12 @@ from ownloop.cli.screen import Screen
 from ownloop.cli.signals import Signals
 from ownloop.core.cursor import Cursor, parse_cursor
 from ownloop.core.events import Fact, InteractionRequested, InteractionResolved, RunEnded
+from ownloop.core.operations import Accepted, RunResult
 from ownloop.core.ports import Filter
 from ownloop.errors import OwnloopError
 from ownloop.runtime.hub import Frame, Subscription
 from ownloop.runtime.place import OpenStreams
-from ownloop.service import Accepted, RunResult, Service
+from ownloop.service import Service
 
 
 class Conversation:

@@ -9,9 +9,9 @@ from ownloop.cli.output import Output
 from ownloop.cli.prompt import quiet_keys
 from ownloop.cli.screen import Screen
 from ownloop.cli.signals import Signals
+from ownloop.core.operations import RunResult
 from ownloop.core.ports import Filter
 from ownloop.errors import InvalidRequestError
-from ownloop.service import RunResult
 
 DONE, FAILED, USAGE, WAITING, LIMIT, CANCELLED = 0, 1, 2, 3, 4, 130
 

@@ -17,10 +17,11 @@ from ownloop.core.backend import Adapter, ModelRequest
 from ownloop.core.events import Fact, InteractionRequested, ResponseEnded, ToolStarted
 from ownloop.core.inbox import AnswerRequest, InboxItem, Input
 from ownloop.core.messages import Json, ToolCallBlock, calls_of
+from ownloop.core.operations import Accepted
 from ownloop.core.ports import Clock, Filter, ToolContext
 from ownloop.errors import ConflictError
 from ownloop.projections.native import encode
-from ownloop.service import Accepted, Service
+from ownloop.service import Service
 from ownloop.testing.crash.places import Places
 
 if TYPE_CHECKING:
