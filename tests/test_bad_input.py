@@ -334,7 +334,8 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         timeout=100,
         check=False,
     )
-    if done.returncode == 77:
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):
+        # As in a chroot. The test above, on a database that may not grow, runs everywhere.
         pytest.skip("this system lets nobody mount")
     assert "code 1" in done.stdout, done
     assert "is full: nothing of this call was written; free some space, then try again (store_full)" in done.stderr

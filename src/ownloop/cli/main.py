@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -87,6 +88,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+TERMINAL_CLOSED = 128 + signal.SIGHUP
+"""The exit code of a program whose terminal went away."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Keeps the lines of its texts, and takes no abbreviations: what they mean would change with new options."""
 
@@ -104,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.command == "run" and args.message == "-":
             args.message = _standard_input()
-        return asyncio.run(_command(args))
+        code = asyncio.run(_command(args))
     except (ConfigError, NotFoundError, InvalidRequestError) as error:
         print(f"ownloop: {error}", file=sys.stderr)
         return 2
@@ -116,11 +121,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO):
             raise
-        # Whoever read us is gone, a pipe or a terminal. Nothing more is written, also not when Python ends.
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (1, 2) if error.errno == errno.EIO else (1,):
-            os.dup2(nowhere, stream)
-        return 1
+        if error.errno == errno.EPIPE:  # whoever read our answer is gone
+            _silence(1)
+            return 1
+        code = TERMINAL_CLOSED
+    if code == TERMINAL_CLOSED:
+        _silence(1, 2)
+    return code
+
+
+def _silence(*streams: int) -> None:
+    """Write nothing more, also not when Python ends: what is left in its buffers would fail then."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in streams:
+        os.dup2(nowhere, stream)
 
 
 def _standard_input() -> str:
