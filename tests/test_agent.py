@@ -15,7 +15,7 @@ from ownloop.core.events import Delta, Fact, RunEnded
 from ownloop.core.messages import BlobBlock, ToolResultBlock
 from ownloop.core.operations import RunResult
 from ownloop.core.ports import ToolContext
-from ownloop.errors import AuthError, ConfigError, NotFoundError
+from ownloop.errors import AuthError, ConfigError, InvalidRequestError, NotFoundError
 from ownloop.store.memory import MemoryStore
 from ownloop.store.sqlite import SQLiteStore
 from ownloop.tools.decorator import tool
@@ -279,3 +279,34 @@ def test_max_turns_may_be_called_max_steps() -> None:
     assert Agent("a", model=backend, max_turns=0).limits.max_turns is None
     result: RunResult = Agent("a", model=backend, MAX_STEPS=2).run_sync("x")
     assert result.outcome == "max_turns"
+
+
+async def test_a_run_is_resumed_by_its_id_from_the_store(tmp_path: Path) -> None:
+    @tool(approval="ask")
+    def pay() -> str:
+        return "paid"
+
+    def fresh() -> Agent:
+        return Agent("desk", model=ScriptedBackend([call("pay"), say("done")]), tools=[pay])
+
+    first = await fresh().run("go", store=tmp_path / "agents.db")
+    [asked] = first.requests
+    result = await fresh().resume(first.run_id, {asked.request_id: True}, store=tmp_path / "agents.db")
+    assert (result.outcome, result.text) == ("completed", "done")
+
+
+async def test_resume_says_what_it_takes() -> None:
+    agent = Agent("desk", model=ScriptedBackend([say("hi")]))
+    result = await agent.run("go")
+    wrong: Any = ["req_1"]
+    with pytest.raises(InvalidRequestError, match="request id to answer; this is 'list'"):
+        await agent.resume(result, wrong)
+    nobody: Any = 7
+    with pytest.raises(InvalidRequestError, match="a RunResult or a run's id, not 'int'"):
+        await agent.resume(nobody, {})
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "nonsense", "http://localhost:8000/v1", "anthropic:claude"])
+def test_a_model_string_of_no_known_form_is_refused_at_the_definition(model: str) -> None:
+    with pytest.raises(ConfigError, match=r"model '"):
+        Agent("desk", model=model)

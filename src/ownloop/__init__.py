@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from ownloop.backends.openai_compatible import OpenAICompatibleBackend
     from ownloop.backends.scripted import ScriptedBackend
     from ownloop.core.agent_base import AgentBase, AgentInteraction, AgentInteractionRequest, EnvVar
-    from ownloop.core.backend import AgentTurn, Backend, ToolCall
+    from ownloop.core.backend import AgentTurn, Backend, ModelSettings, ToolCall
+    from ownloop.core.events import Limits
+    from ownloop.core.operations import RunResult
     from ownloop.core.policy import Policy
-    from ownloop.core.ports import ToolContext
+    from ownloop.core.ports import Hooks, ToolContext
     from ownloop.errors import OwnloopError
     from ownloop.runtime.agent_loop import AgentLoop
     from ownloop.store.memory import MemoryStore
@@ -34,12 +36,16 @@ __all__ = [
     "AgentTurn",
     "Backend",
     "EnvVar",
+    "Hooks",
     "Image",
+    "Limits",
     "LocalBackend",
     "MemoryStore",
+    "ModelSettings",
     "OpenAICompatibleBackend",
     "OwnloopError",
     "Policy",
+    "RunResult",
     "SQLiteStore",
     "ScriptedBackend",
     "ToolCall",
@@ -58,12 +64,16 @@ _MODULE_OF = {
     "AgentTurn": "ownloop.core.backend",
     "Backend": "ownloop.core.backend",
     "EnvVar": "ownloop.core.agent_base",
+    "Hooks": "ownloop.core.ports",
     "Image": "ownloop.tools.image",
+    "Limits": "ownloop.core.events",
     "LocalBackend": "ownloop.backends.local",
     "MemoryStore": "ownloop.store.memory",
+    "ModelSettings": "ownloop.core.backend",
     "OpenAICompatibleBackend": "ownloop.backends.openai_compatible",
     "OwnloopError": "ownloop.errors",
     "Policy": "ownloop.core.policy",
+    "RunResult": "ownloop.core.operations",
     "SQLiteStore": "ownloop.store.sqlite",
     "ScriptedBackend": "ownloop.backends.scripted",
     "ToolCall": "ownloop.core.backend",

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from ownloop.backends.models import check_model
 from ownloop.core.backend import Adapter, Backend, ModelSettings
 from ownloop.core.codec import digest, dump_body
 from ownloop.core.cursor import Cursor
@@ -28,7 +29,7 @@ from ownloop.core.operations import Accepted, OnBusy, RunResult
 from ownloop.core.policy import Policy
 from ownloop.core.ports import Clock, Hooks, Ids, Secrets, Store, Threads, ToolExecutor
 from ownloop.core.schema import check_schema
-from ownloop.errors import ConfigError, IllegalFactError, NotFoundError
+from ownloop.errors import ConfigError, IllegalFactError, InvalidRequestError, NotFoundError
 from ownloop.runtime.agent_loop import AgentLoop
 from ownloop.runtime.host import Host, open_host
 from ownloop.runtime.secrets import EnvSecrets
@@ -171,6 +172,8 @@ class Agent:
             if (value is not None or what == "model") and not fits(value):
                 shown = repr(value) if isinstance(value, str | int | float) else f"of type {type(value).__name__!r}"
                 raise ConfigError(f"agent {name!r}: {what} is {shown}; expected {words}")
+        if isinstance(model, str):
+            check_model(model)
         self.name = name
         self.instructions_source = instructions
         self.hooks = hooks or Hooks()
@@ -266,7 +269,11 @@ class Agent:
         session_id: str | None = None,
         store: Store | str | Path | None = None,
     ) -> RunResult:
-        """Send one message and return how its run stands: ended, or interrupted with what a person has to answer."""
+        """Send one message and return how its run stands: ended, or interrupted with what a person has to answer.
+
+        A failed run is returned too; `RunResult.error` says why. While a tool waits in `ToolContext.ask`, the run goes
+        on, and so does this call. `store` is a path or a Store, as for `open`.
+        """
         async with self.open(store=store, adopt=False) as agent:
             return await agent.run(content, session_id=session_id)
 
@@ -300,18 +307,19 @@ class Agent:
 
     async def resume(
         self,
-        result: RunResult,
+        run: RunResult | str,
         answers: Mapping[str, Any],
         *,
         store: Store | str | Path | None = None,
     ) -> RunResult:
         """Answer the requests of an interrupted run, by request id, and return how it stands then.
 
-        An answer is `{"approved": True}`, with `edited_input`, `note` or `remember`; `{"value": …}` for a question.
-        True and False stand for plain approval and refusal.
+        `run` is what `run` returned, or the run's id, from another process with the same `store`. An answer is
+        `{"approved": True}`, with `edited_input`, `note` or `remember`; `{"value": …}` for a question. True and False
+        stand for plain approval and refusal.
         """
         async with self.open(store=store, adopt=False) as agent:
-            return await agent.resume(result, answers)
+            return await agent.resume(run, answers)
 
 
 class _InMemory:
@@ -398,8 +406,16 @@ class OpenAgent:
         async for frame in service.follow(accepted, str(Cursor(head))):
             yield frame.event
 
-    async def resume(self, result: RunResult, answers: Mapping[str, Any]) -> RunResult:
-        """Answer requests of an interrupted run, and wait until it has ended or waits again."""
+    async def resume(self, run: RunResult | str, answers: Mapping[str, Any]) -> RunResult:
+        """Answer requests of an interrupted run, or of the run with this id; wait until it has ended or waits again.
+
+        Raises InvalidRequestError for answers of another shape, ConflictError for a request answered otherwise.
+        """
+        if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequestError(f"answers are a dict, request id to answer; this is {type(answers).__name__!r}")
+        if not isinstance(run, RunResult | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequestError(f"resume takes a RunResult or a run's id, not {type(run).__name__!r}")
+        result = await self.service.run(run) if isinstance(run, str) else run
         session = await self.service.session(result.session_id)
         if session.agent != self.agent.name:  # nobody here would go on with it, and this would wait for ever
             raise NotFoundError(

@@ -1,4 +1,4 @@
-"""The service: one method per operation, and no protocol (DATA-MODEL §8).
+"""The service: one method per operation, and no protocol.
 
 Terminal, code (`agent.run`) and every binding call these methods and nothing below them. A mutation is durable when its
 method returns; what follows from it is done by the host. Methods raise `InvalidRequestError`, `NotFoundError`,

@@ -1,4 +1,4 @@
-"""An independent reading of a journal: the invariants of RUN-MACHINE §4, checked fact by fact without the machine."""
+"""An independent reading of a journal: the invariants of docs/design.md, checked fact by fact without the machine."""
 
 from __future__ import annotations
 

@@ -626,7 +626,7 @@ class World:
         return True
 
     def check_rest(self) -> None:
-        """RUN-MACHINE §4.2, and that the store and the fold agree (§4.9)."""
+        """docs/design.md, The machine, 2, and that the store and the fold agree (§4.9)."""
         state = fold(self.book.facts)
         assert not self.book.owned
         assert not self.book.untaken

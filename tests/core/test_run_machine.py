@@ -1,4 +1,4 @@
-"""The state table of RUN-MACHINE §2, row by row: after these facts, these commands are due, or that fact is illegal."""
+"""The machine's table, row by row: after these facts, these commands are due, or that fact is illegal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The invariants of RUN-MACHINE §4 over random walks with an adversary. `HYPOTHESIS_PROFILE=soak` walks for long.
+"""The invariants of docs/design.md over random walks with an adversary. `HYPOTHESIS_PROFILE=soak` walks for long.
 
 What is checked at each append stands in `audit.Audit`, what at rest in `machine.World`.
 """

@@ -1,4 +1,4 @@
-"""The traces of RUN-MACHINE §3: each is the shortest that goes wrong where its rule is missing."""
+"""The traces of the model check: each is the shortest that goes wrong where its rule is missing."""
 
 from __future__ import annotations
 

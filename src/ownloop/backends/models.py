@@ -71,6 +71,24 @@ def open_model(
     raise ConfigError(_no_such_form(model.strip(), scheme, rest))
 
 
+def check_model(model: str) -> None:
+    """Raise ConfigError if `model` has none of the known forms. Keys and files are looked at when it is opened."""
+    scheme, colon, rest = model.strip().partition(":")
+    if scheme in ("http", "https"):
+        _address(model.strip())
+    elif not (scheme == "local" and (rest or not colon)) and not (scheme == "openai" and rest):
+        raise ConfigError(_no_such_form(model.strip(), scheme, rest))
+
+
+def _address(model: str) -> tuple[str, str]:
+    """Return the base URL and the name of a model on a server. Raises ConfigError."""
+    url, _, name = model.partition("#")
+    base_url = normal_base_url(url)
+    if not name:
+        raise ConfigError(f"model {model!r} does not say which model the server should use; write {model}#NAME")
+    return base_url, name
+
+
 def key_variable(base_url: str) -> str:
     """Return the name of the environment variable that holds the key for a base URL's host."""
     host = urlsplit(base_url).hostname or ""
@@ -90,10 +108,7 @@ def _openai(name: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
 
 
 def _server(model: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
-    url, _, name = model.partition("#")
-    base_url = normal_base_url(url)
-    if not name:
-        raise ConfigError(f"model {model!r} does not say which model the server should use; write {model}#NAME")
+    base_url, name = _address(model)
     variable = key_variable(base_url)
     key = api_key or env.get(variable)
     host = HOSTS.get(urlsplit(base_url).hostname or "")

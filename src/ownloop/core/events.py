@@ -1,6 +1,6 @@
 """What happened in a session: facts, which are journaled, and live events, which are only shown.
 
-Facts are a closed, versioned set (DATA-MODEL §2). A session's facts have one gapless `seq`; state is their fold. Live
+Facts are a closed, versioned set. A session's facts have one gapless `seq`; state is their fold. Live
 events are slices of open streams; they never touch the journal, for the fact that closes their stream holds their text.
 
 Whoever adds a kind: give it a dataclass here, a row in `session.apply`, and if old readers must refuse it, a higher
@@ -427,5 +427,5 @@ AnyBlock: TypeAlias = Block | ToolResultBlock
 
 
 def units(event: LiveEvent) -> int:
-    """Return how far a live event moves its stream's offset (DATA-MODEL §3)."""
+    """Return how far a live event moves its stream's offset (docs/design.md, Streams and cursors)."""
     return len(event.text) if isinstance(event, Delta) else 1

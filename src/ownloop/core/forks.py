@@ -1,4 +1,4 @@
-"""Fork and import: how a session begins that has another one's facts (RUN-MACHINE §5, DATA-MODEL §2). Pure.
+"""Fork and import: how a session begins that has another one's facts. Pure.
 
 Nothing that the copied facts promised may happen by itself: what had started ends unknown. In a fork every other
 unsettled call needs a new answer (whoever creates it wakes it: its first owner asks what was not asked); an import

@@ -1,4 +1,4 @@
-"""What everybody but the owner may say to a session: rows of its inbox, a closed set (RUN-MACHINE §5).
+"""What everybody but the owner may say to a session: rows of its inbox, a closed set (docs/design.md, The machine).
 
 A row is durable before its sender is told so; the owner turns rows into facts, in the transaction that takes them.
 """

@@ -2,7 +2,7 @@
 
 All rows are read in order. A row that has become moot (a cancel of an ended run, a withdrawal that comes too late) is
 taken with a note or with no fact at all. A `stop` is left untaken until the session is closed, so that it survives the
-owner (RUN-MACHINE §5).
+owner (docs/design.md, The machine).
 """
 
 from __future__ import annotations

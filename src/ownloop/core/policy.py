@@ -44,7 +44,7 @@ def settle(
 ) -> tuple[Verdict, str]:
     """Return the verdict and the rule that decided.
 
-    A remembered rule holds for exactly this tool, as it was shown, with exactly this input (DATA-MODEL §10).
+    A remembered rule holds for exactly this tool, as it was shown, with exactly this input.
     """
     if opinion.approval == "ask":
         for rule in rules.values():

@@ -169,7 +169,7 @@ class Filter:
 
 
 class Store(Protocol):
-    """Journal, inbox and records of all sessions (DATA-MODEL §5). Every method is one transaction: all or nothing.
+    """Journal, inbox and records of all sessions (docs/design.md). Every method is one transaction: all or nothing.
 
     Raises `StoreError`s only. `open` before use, `aclose` after; both may be called again. After `aclose`, nothing of
     the store runs on.

@@ -1,4 +1,4 @@
-"""Notice a model that does the same thing again and again (DATA-MODEL §10). Pure."""
+"""Notice a model that does the same thing again and again. Pure."""
 
 from __future__ import annotations
 

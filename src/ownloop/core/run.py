@@ -418,7 +418,7 @@ def may_retry(run: RunState, call: CallState, epoch: int) -> bool:
 
 
 def _stricter(call: CallState, new: PreparedCall) -> PreparedCall:
-    """A stored verdict may become stricter by a new deployment, never weaker (DATA-MODEL §10).
+    """A stored verdict may become stricter by a new deployment, never weaker.
 
     What had to be asked needs its answer for every start, also where policy would allow it by now.
     """

@@ -10,7 +10,7 @@ from ownloop.core.messages import Json
 
 Approval: TypeAlias = Literal["allow", "ask", "deny"]
 OnUnknown: TypeAlias = Literal["retry", "error", "ask"]
-"""What to do about a started call whose outcome is unknown after a crash or timeout (DESIGN §5)."""
+"""What to do about a started call whose outcome is unknown after a crash or timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ToolSpec:
 
     @property
     def digest(self) -> str:
-        """Binds an approval to this tool as it was shown; never made of its source (DATA-MODEL §10)."""
+        """Binds an approval to this tool as it was shown; never made of its source."""
         return digest(
             {
                 "name": self.name,

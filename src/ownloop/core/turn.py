@@ -2,7 +2,7 @@
 
 However a stream is sliced, the response is the same. Block numbers count blocks in order of appearance and are the
 positions of the blocks in `ResponseEnded.blocks`, so that what a reader missed can be recomputed from the fact alone
-(DATA-MODEL §3): nothing is dropped from the list, not even an empty block.
+(docs/design.md, Streams and cursors): nothing is dropped from the list, not even an empty block.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ def _suffix(
 
 
 def is_empty(fact: ResponseEnded) -> bool:
-    """Whether a complete response says nothing at all, so that it is worth asking once more (DATA-MODEL §10)."""
+    """Whether a complete response says nothing at all, so that it is worth asking once more."""
     return fact.raw_stop not in REFUSALS and not any(
         isinstance(block, ToolCallBlock | ProviderBlock) or (isinstance(block, TextBlock) and block.text.strip())
         for block in fact.blocks

@@ -1,4 +1,4 @@
-"""The `agent:*` vocabulary (DATA-MODEL §9): stream_start, stream_delta, stream_end, message. Pure.
+"""The `agent:*` vocabulary: stream_start, stream_delta, stream_end, message. Pure.
 
 All ids derive from session, stream and block, so whoever comes back with a cursor gets the same ids again. A reader
 that was away for a whole response gets its messages without the stream.
@@ -27,7 +27,7 @@ AgentFrame: TypeAlias = tuple[str, Json]
 """Event name and payload."""
 
 MAX_RESULT_CHARS = 15_000
-"""Of a tool result's text in its message (DATA-MODEL §9); the journal has all of it."""
+"""Of a tool result's text in its message; the journal has all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The simple vocabulary (DESIGN §8): thought, tool_call, tool_result, interaction_requested, done, error. Pure.
+"""The simple vocabulary: thought, tool_call, tool_result, interaction_requested, done, error. Pure.
 
 It is made of facts alone, so it is the same live, later and after a restart. Each run of a person ends with one `done`
 or `error`; a sub-agent's shows as the tool result that it is.

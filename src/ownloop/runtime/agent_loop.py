@@ -67,7 +67,7 @@ class AgentLoop:
 
     Both callbacks about a call get a copy of its input: changing it in place changes nothing.
 
-    What `ws_emitter` gets (DATA-MODEL §9); all text of a response is one message, and each call is one:
+    What `ws_emitter` gets; all text of a response is one message, and each call is one:
 
     | event              | data                                                                                       |
     |--------------------|--------------------------------------------------------------------------------------------|

@@ -26,7 +26,7 @@ from ownloop.runtime.environment import Environment
 logger = logging.getLogger(__name__)
 
 MAX_ADVISED_WAIT_S = 60.0
-"""Longer waits than this are the caller's decision (DATA-MODEL §10, retries)."""
+"""Longer waits than this are the caller's decision."""
 BACK_OFF_MS = (500, 1000, 2000, 4000)
 
 
@@ -159,9 +159,10 @@ class ResponseReader:
         except ProviderError as error:
             closing, body = self._failed(error)
         except Exception as error:
-            logger.exception(
-                "model call failed inside, session=%s run=%s turn=%d", self._session_id, self.run_id, self._turn
-            )
+            if not isinstance(error, OwnloopError):  # ours say what to do; where they come from tells nobody more
+                logger.exception(
+                    "model call failed inside, session=%s run=%s turn=%d", self._session_id, self.run_id, self._turn
+                )
             info = error_info(error, self._secrets)
             closing, body = self.builder.end(self._turn, "failed", error=info)
         self._show(closing)

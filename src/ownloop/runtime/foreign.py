@@ -1,7 +1,7 @@
 """Drives a session whose agent is any class that implements `AgentBase`: one live instance, pinned to this process.
 
 The instance's life is one task. What it says through its callbacks is a fact before the callback returns; a run is one
-`interaction()` without an id, and answers are further `interaction()`s beside it (DATA-MODEL §7).
+`interaction()` without an id, and answers are further `interaction()`s beside it.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class Host:
         try:
             info = await self.env.store.session(session_id)
             if info.agent not in self.definitions and not info.closing:
-                # Whoever serves its agent goes on with it; without the definition one may only close (RUN-MACHINE §5).
+                # Whoever serves its agent goes on with it; without the definition one may only close.
                 self._not_served.add(session_id)
                 return None
             return await Journal.claim(self.env, session_id, self._known.pop(session_id, None), self._told)

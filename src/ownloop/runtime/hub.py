@@ -1,4 +1,4 @@
-"""The hub: one session, many readers, and a cursor with every event (DATA-MODEL §3). Used by loop, host and service.
+"""The hub: one session, many readers, and a cursor with every event. Used by loop, host and service.
 
 From whatever cursor a reader ever got, what follows has no gap and no duplicate. `place` gives that for one reader;
 here a reader follows the store until it stands where its session's channel stands, and joins it in that same step.

@@ -2,7 +2,7 @@
 
 An instance is used as long as the conversation is the one it has seen. Otherwise (a restart, a failed turn, a change of
 model, a fork) a new one is made: with `load` it is given the history, without it its first user message holds the
-conversation so far as a transcript (DATA-MODEL §6).
+conversation so far as a transcript.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ TAIL_EVERY_MS = 1000
 INBOX_EVERY_MS = 1000
 """How soon a row posted by another process is seen when nobody wakes us."""
 CRASH_LOOP = 5
-"""Takeovers in a row without progress, after which a run is ended (RUN-MACHINE §5)."""
+"""Takeovers in a row without progress, after which a run is ended (docs/design.md, The machine)."""
 
 
 class Loop:

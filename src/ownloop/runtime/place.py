@@ -1,7 +1,7 @@
 """Where one reader stands in a session's events: facts, live events and tails in, frames out. Pure; used by the hub.
 
 A live event is shown only if it begins exactly where the reader stands in its stream. What is not shown so, the reader
-has seen, or gets later from the stream's tail or from the fact that closes the stream (DATA-MODEL §3).
+has seen, or gets later from the stream's tail or from the fact that closes the stream.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ class Planner:
 
 
 def call_key(session_id: str, run_id: str, call_id: str) -> str:
-    """Return the idempotency key of a call: the same for each attempt, another in a fork (DATA-MODEL §2)."""
+    """Return the idempotency key of a call: the same for each attempt, another in a fork."""
     return hashlib.sha256(f"{session_id}\n{run_id}\n{call_id}".encode()).hexdigest()
 
 
