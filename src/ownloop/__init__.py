@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ownloop._version import __version__
 
 if TYPE_CHECKING:
-    from ownloop.agent import Agent
+    from ownloop.agent import Agent, open_store
     from ownloop.backends.local import LocalBackend
     from ownloop.backends.openai_compatible import OpenAICompatibleBackend
     from ownloop.backends.scripted import ScriptedBackend
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ownloop.core.ports import Hooks, ToolContext
     from ownloop.errors import OwnloopError
     from ownloop.runtime.agent_loop import AgentLoop
+    from ownloop.runtime.host import open_host
+    from ownloop.service import Service
     from ownloop.store.memory import MemoryStore
     from ownloop.store.sqlite import SQLiteStore
     from ownloop.tools.decorator import ToolRetry, tool
@@ -48,10 +50,13 @@ __all__ = [
     "RunResult",
     "SQLiteStore",
     "ScriptedBackend",
+    "Service",
     "ToolCall",
     "ToolContext",
     "ToolRetry",
     "__version__",
+    "open_host",
+    "open_store",
     "tool",
 ]
 
@@ -76,9 +81,12 @@ _MODULE_OF = {
     "RunResult": "ownloop.core.operations",
     "SQLiteStore": "ownloop.store.sqlite",
     "ScriptedBackend": "ownloop.backends.scripted",
+    "Service": "ownloop.service",
     "ToolCall": "ownloop.core.backend",
     "ToolContext": "ownloop.core.ports",
     "ToolRetry": "ownloop.tools.decorator",
+    "open_host": "ownloop.runtime.host",
+    "open_store": "ownloop.agent",
     "tool": "ownloop.tools.decorator",
 }
 

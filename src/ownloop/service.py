@@ -380,12 +380,14 @@ class Service:
             session_id = (await self._store.run(run_id)).session_id
         await self._post(session_id, Cancel(run_id), principal)
 
-    async def wait(self, accepted: Accepted) -> RunResult:
-        """Wait until the run of an accepted message has ended, or waits for a person.
+    async def wait(self, accepted: Accepted | str) -> RunResult:
+        """Wait until the run of an accepted message, or the run with this id, has ended or waits for a person.
 
         A message that is queued behind a run that waits for a person reports that run's requests. Raises what stopped
         the host from going on (a full store, for one); the run can be gone on with later.
         """
+        if isinstance(accepted, str):
+            accepted = Accepted((await self._store.run(accepted)).session_id, "", accepted)
         session_id, run_id = accepted.session_id, accepted.run_id
         while True:
             stirred = self._host.watch(session_id)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from ownloop.core.agent_base import AgentBase
 from ownloop.core.backend import Adapter
 from ownloop.core.commands import CloseResponse, InFlight, Record
 from ownloop.core.events import Draft, Fact, InputWithdrawn, RunEnded, SessionClosed
@@ -60,12 +61,18 @@ class Host:
     """Runs the sessions of some agents on one store. Open it with `open_host`."""
 
     def __init__(
-        self, env: Environment, definitions: Iterable[AnyDefinition], *, limit: int = 64, adopts: bool = True
+        self,
+        env: Environment,
+        definitions: Iterable[AnyDefinition | type[AgentBase]],
+        *,
+        limit: int = 64,
+        adopts: bool = True,
     ) -> None:
         self.env = env
         self._adopts = adopts
         self.definitions: dict[str, AnyDefinition] = {}
-        for definition in definitions:
+        for given in definitions:
+            definition = ForeignAgent(given.__name__, given) if isinstance(given, type) else given
             if definition.name in self.definitions:
                 raise ConfigError(f"two agents are named {definition.name!r}; names must differ")
             self.definitions[definition.name] = definition
@@ -335,7 +342,7 @@ def _closed() -> OwnloopError:
 @asynccontextmanager
 async def open_host(
     store: Store,
-    definitions: Sequence[AnyDefinition],
+    definitions: Sequence[AnyDefinition | type[AgentBase]],
     *,
     clock: Clock | None = None,
     ids: Ids | None = None,

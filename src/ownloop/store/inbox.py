@@ -17,7 +17,7 @@ def post(db: Connection, session_id: str, item: InboxItem) -> PostResult:
     if live_session(db, session_id)["closing"]:
         if isinstance(item.body, Stop):
             return "duplicate"
-        raise SessionClosedError(f"session {session_id!r} was stopped; it takes no more input. Start another, or fork it")
+        raise SessionClosedError(f"session {session_id!r} was stopped and takes no input; start another, or fork it")
     digest = item.content_digest
     if item.idem_key is not None:
         seen = one(db, "find_item", session_id=session_id, principal=item.principal, idem_key=item.idem_key)
