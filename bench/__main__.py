@@ -18,7 +18,8 @@ from ownloop.agent import Agent
 from ownloop.backends.openai_response import Accumulator
 from ownloop.backends.scripted import ScriptedBackend, call, say
 from ownloop.core.cursor import Cursor
-from ownloop.core.events import Fact, TurnStarted
+from ownloop.core.events import Delta, Draft, Fact, Limits, RunStarted, SessionStarted, TurnStarted
+from ownloop.core.ports import SessionInfo
 from ownloop.core.turn import TurnBuilder
 from ownloop.runtime.hub import Hub
 from ownloop.runtime.system import SystemClock, SystemThreads
@@ -100,11 +101,14 @@ def fan_out() -> None:
 async def _fan_out(readers: int) -> None:
     store = MemoryStore()
     await store.open()
+    opening = TurnStarted(1, 1, "b", "b", "b")
+    facts = [Draft(None, SessionStarted("bench", "")), Draft("r", RunStarted(Limits(), "b")), Draft("r", opening)]
+    await store.create(SessionInfo("s", "bench", "", "local"), facts, at_ms=0)
     hub = Hub(store, SystemClock())
     accumulator = Accumulator({}, provider="bench")
-    builder = TurnBuilder(1, lambda: "call_1")
-    with hub.writing("s", 0):
-        hub.facts("s", [Fact(1, 0, 1, "r", TurnStarted(1, 1, "b", "b", "b"))])
+    builder = TurnBuilder(3, lambda: "call_1")
+    with hub.writing("s", 2):
+        hub.facts("s", [Fact(3, 0, 1, "r", opening)])
         hub.open_stream("s", builder)
         tasks = [asyncio.create_task(_read(hub)) for _ in range(readers)]
         await asyncio.sleep(0.01)
@@ -113,17 +117,19 @@ async def _fan_out(readers: int) -> None:
             if events:
                 hub.live("s", events)
                 await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for seen in await asyncio.gather(*tasks):
+            assert seen == DELTAS, seen
     await store.aclose()
 
 
-async def _read(hub: Hub) -> None:
-    async with hub.subscribe("s", Cursor(1)) as frames:
-        while batch := await frames.batch():
-            for frame in batch:
+async def _read(hub: Hub) -> int:
+    seen = 0
+    async with hub.subscribe("s", Cursor(3)) as frames:
+        while seen < DELTAS:
+            for frame in await frames.batch():
+                seen += isinstance(frame.event, Delta)
                 _ = frame.encoded
+    return seen
 
 
 @tool
