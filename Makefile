@@ -16,7 +16,8 @@ setup: ## Make .venv with everything a developer needs (does nothing when it is 
 
 run: ## Set up what the run needs, then talk to an agent on a real local model, without any key
 	@$(PYTHON) scripts/setup.py run
-	@$(BIN)/ownloop chat examples/home.py
+	@# Left open (3) and left by Ctrl-C (130) are no errors; the trap has the shell wait for the chat after a Ctrl-C.
+	@trap : INT; $(BIN)/ownloop chat examples/home.py || case $$? in 3|130) ;; *) exit 1 ;; esac
 
 check: setup ## Format, lint, types, layers and the fast tests (two minutes at most)
 	@$(BIN)/ruff format --check .

@@ -23,7 +23,16 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     """Return an environment whose sessions are below `folder`, and which is else like ours."""
     ours = {"OWNLOOP_STORE", "NO_COLOR", "COLUMNS", "LINES"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return {**kept, "XDG_DATA_HOME": str(folder / "data"), "TERM": "xterm-256color", "PYTHONUTF8": "1", **more}
+    # The commands that it prints are to be those of an installation.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {
+        **kept,
+        "PATH": path,
+        "XDG_DATA_HOME": str(folder / "data"),
+        "TERM": "xterm-256color",
+        "PYTHONUTF8": "1",
+        **more,
+    }
 
 
 class Terminal:

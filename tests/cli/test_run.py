@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 from ownloop.cli.main import EPILOG
@@ -16,6 +18,28 @@ def refund(order: str) -> str:
     return "Refunded."
 
 agent = Agent("support", model=ScriptedBackend([call("refund", {"order": "A1"}), say("Done.")]), tools=[refund])
+"""
+
+CONCIERGE = """
+from ownloop import AgentBase, AgentInteractionRequest
+
+class Concierge(AgentBase):
+    def __init__(self, on_logs, on_interaction_request):
+        self.log = on_logs
+        self.ask = on_interaction_request
+
+    @classmethod
+    async def create(cls, config, on_logs, on_interaction_request):
+        return cls(on_logs, on_interaction_request)
+
+    async def interaction(self, interaction):
+        if interaction.interaction_id is not None:
+            await self.log([f"booked: {interaction.data}"])
+            return None
+        await self.ask(AgentInteractionRequest(interaction_id="room", type="choose", data=["sea", "garden"]))
+        return "I asked."
+
+    async def stop(self): ...
 """
 
 
@@ -186,6 +210,13 @@ def test_the_log_is_written_to_stderr_only_with_verbose(agent_file: AgentFile, o
     done = ownloop("--verbose", "run", "agents.py", "Hi")
     assert "WARNING:mine:looked" in done.stderr
     assert done.stdout == "Seen.\n"
+    assert "WARNING:mine:looked" in ownloop("run", "agents.py", "Hi", "--verbose").stderr
+
+
+def test_the_program_that_is_named_is_one_that_can_be_called(agent_file: AgentFile, ownloop: Program) -> None:
+    agent_file(ASKING)
+    done = ownloop("run", "agents.py", "Refund A1", PATH="/nowhere")
+    assert f"Go on with:\n  {shlex.quote(sys.executable)} -m ownloop chat agents.py --session" in done.stderr
 
 
 def test_help_teaches(ownloop: Program) -> None:
@@ -235,6 +266,20 @@ def test_a_tool_that_asks_in_mid_call_does_not_wait_for_nobody(agent_file: Agent
     done = ownloop("run", "agents.py", "A room.")
     assert (done.returncode, done.stdout) == (3, "")
     assert "Waiting for a person: Sea or garden?" in done.stderr
+    assert "This question cannot outlive this process; use ownloop chat:\n  ownloop chat agents.py\n" in done.stderr
+    assert "Go on with" not in done.stderr
+
+
+def test_a_foreign_agent_that_asks_nobody_shows_its_result_and_the_question(
+    agent_file: AgentFile, ownloop: Program
+) -> None:
+    agent_file(CONCIERGE)
+    done = ownloop("run", "agents.py", "A room.")
+    assert (done.returncode, done.stdout) == (3, "I asked.\n")
+    assert done.stderr == (
+        'Waiting for a person: choose ["sea", "garden"]\n'
+        "This question cannot outlive this process; use ownloop chat:\n  ownloop chat agents.py\n"
+    )
 
 
 def test_a_tool_that_runs_is_let_finish_before_an_approval_ends_the_program(

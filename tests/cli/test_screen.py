@@ -32,7 +32,8 @@ from ownloop.core.events import (
     ToolStatus,
     TurnStarted,
 )
-from ownloop.core.messages import Json, TextBlock, ToolCallBlock
+from ownloop.core.messages import Json, ResultContent, TextBlock, ToolCallBlock
+from ownloop.core.results import NOT_RUN, WITHDRAWN, denied, text
 
 TURN = 10
 """The seq of the turn that all responses here belong to; also the number of its stream."""
@@ -117,6 +118,29 @@ def test_an_edited_call_is_shown_as_it_was_run() -> None:
 def test_a_denied_call_is_not_shown_as_started() -> None:
     events = [turn(), called(), asked(), fact(InteractionResolved("r1", "local", "denied")), ended("No.", "denied")]
     assert in_a_pipe(events)[1] == "← refund was denied: No.\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "shown"),
+    [
+        ("denied", denied("too cold"), "was denied: too cold"),
+        ("denied", denied(None), "was denied"),
+        ("not_run", text(NOT_RUN), "was not run"),
+        ("not_run", text(WITHDRAWN), "was not run: the request for approval was withdrawn."),
+    ],
+)
+def test_what_the_status_says_is_not_said_again(
+    status: ToolStatus, words: tuple[ResultContent, ...], shown: str
+) -> None:
+    events = [turn(), called(), asked(), fact(ToolEnded("c1", 1, status, words))]
+    assert in_a_pipe(events)[1] == f"← refund {shown}\n"
+
+
+def test_what_an_agent_logs_is_a_note() -> None:
+    assert in_a_pipe([fact(Note("info", {"log": ["booked", {"text": "paid"}, {"eur": 5}]}))]) == (
+        "",
+        'booked\npaid\n{"eur":5}\n',
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import AgentFile
 from tests.cli.terminal import Terminal
+from tests.cli.test_run import CONCIERGE
 
 pytestmark = pytest.mark.slow
 
@@ -69,10 +70,14 @@ def test_edited_arguments_that_do_not_fit_are_asked_again(asking: Path) -> None:
         chat.prompt("arguments ›")
         chat.press("\x7f" * len("50.0}"))
         chat.enter('"much"}')
-        chat.until("error: this answer to an approval request does not fit")
-        chat.prompt(APPROVAL)
+        chat.until("error: eur: 'much' is not of type 'number'")
+        chat.prompt('arguments › {"order": "A1", "eur": "much"}')
         assert effects(asking) == []
-        chat.enter("a")
+        chat.press("\x7f" * len('{"order": "A1", "eur": "much"}'))
+        chat.enter("")
+        chat.prompt(APPROVAL)
+        assert "(Ctrl-C cancels the run)" in chat.text
+        chat.enter("yes")
         chat.prompt()
         assert effects(asking) == ["A1 50.0"]
 
@@ -87,7 +92,7 @@ def test_a_denied_call_does_not_run_and_the_model_reads_why(asking: Path) -> Non
         chat.prompt("why?")
         chat.enter("too much")
         chat.prompt()
-        assert "← refund was denied: Tool use was denied by the user. Reason: too much" in chat.text
+        assert "← refund was denied: too much" in chat.text
         assert "→" not in chat.text
         assert effects(asking) == []
 
@@ -519,13 +524,73 @@ def test_an_agent_of_the_contract_asks_and_answers(agent_file: AgentFile, tmp_pa
         chat.prompt()
         chat.enter("A room, please.")
         chat.prompt("your answer")
-        assert '\n? ["sea", "garden"]\n' in chat.text
+        assert "\n? choose\n    - sea\n    - garden\n" in chat.text
         chat.enter("sea")
         chat.prompt()
         assert "It is booked.\n\nyou ›" in chat.text
         chat.enter("/quit")
         assert chat.end() == 0
     assert effects(tmp_path) == ['"sea"']
+
+
+def test_a_question_outlives_its_run_and_what_the_answer_brings_is_shown(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file(CONCIERGE)
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        chat.prompt()
+        chat.enter("A room, please.")
+        chat.prompt("your answer")
+        assert "I asked.\n\n? choose\n    - sea\n    - garden\n" in chat.text
+        chat.enter("sea")
+        chat.until("booked: sea")
+        chat.prompt()
+        assert chat.text.count("? choose") == 1
+        assert chat.text.count("I asked.") == 1
+        assert "settled elsewhere" not in chat.text
+
+
+def test_a_run_that_ends_while_its_question_is_open_does_not_take_the_question_away(
+    agent_file: AgentFile, tmp_path: Path
+) -> None:
+    late = CONCIERGE.replace('        return "I asked."', '        await Until("go").wait()\n        return "I asked."')
+    agent_file(late)
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        chat.prompt()
+        chat.enter("A room, please.")
+        chat.prompt("your answer")
+        chat.press("se")
+        (tmp_path / "go").touch()
+        chat.until("› se")
+        chat.enter("a")
+        chat.until("booked: sea")
+        chat.prompt()
+        assert "I asked." in chat.text
+        assert chat.text.count("? choose") == 1
+        assert "settled elsewhere" not in chat.text
+
+
+def test_a_question_whose_run_has_ended_is_left_by_ctrl_c_and_lost_with_the_program(
+    agent_file: AgentFile, tmp_path: Path
+) -> None:
+    agent_file(CONCIERGE)
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        chat.prompt()
+        chat.enter("A room, please.")
+        chat.prompt("your answer")
+        chat.interrupt()
+        chat.prompt()
+        chat.enter("/quit")
+        assert chat.end() == 0
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        chat.until("(this is not asked any more)")
+        chat.prompt()
+        chat.enter("/quit")
+        assert chat.end() == 0
+    with Terminal(["run", "agents.py", "A room, please."], tmp_path) as program:
+        program.prompt("your answer")
+        program.press("\x04")
+        assert program.end() == 3
+        assert "This question cannot outlive this process; use ownloop chat:" in program.text
+        assert program.text.count("I asked.") == 1
 
 
 ASKING_TOOL = """

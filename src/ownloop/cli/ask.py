@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -17,7 +18,12 @@ from ownloop.errors import ConflictError, InvalidRequestError
 from ownloop.service import Service
 
 APPROVAL = ("[a]pprove", "[s]ame from now on", "[e]dit", "[d]eny", "[l]eave it open")
+YES_AND_NO = {"y": "a", "yes": "a", "n": "d", "no": "d"}
 OUTCOME = ("it [r]an", "it did [n]ot run", "run it a[g]ain", "[l]eave it open")
+
+_ELSEWHERE = "this was settled elsewhere meanwhile"
+_SETTLED = {"expired": "this has expired", "withdrawn": "this is not asked any more"}
+_EDITED = re.compile(r"(^|; )edited_input(?:\.|: )")
 
 
 class Leave(Exception):
@@ -29,11 +35,12 @@ async def answer_all(
     output: Output,
     prompt: Prompt,
     requests: tuple[Asked, ...],
-    settled: Callable[[str], Awaitable[None]],
+    settled: Callable[[str], Awaitable[str]],
 ) -> None:
     """Ask the person about each request, in order, until each has an answer that was taken.
 
-    `settled` returns when the request of an id is open no more: answered by another process, expired, cancelled.
+    `settled` returns when the request of an id is open no more, with the decision: another process answered it, or it
+    expired or was withdrawn.
 
     Raises:
         Leave: nobody will answer; what was not answered stays open.
@@ -48,26 +55,27 @@ async def answer_all(
         while True:
             try:
                 answer = await _unless(card.answer(), settled(request.request_id))
-                if answer is None:
-                    raise ConflictError
+                if isinstance(answer, str):
+                    output.line(output.dim(f"  ({_SETTLED.get(answer, _ELSEWHERE)})"))
+                    break
                 await service.answer(request.session_id, request.request_id, answer)
             except EOFError:
                 raise Leave from None
             except InvalidRequestError as error:
-                output.error(str(error))
+                output.error(card.refused(error))
             except ConflictError:
-                output.line(output.dim("  (this was settled elsewhere meanwhile)"))
+                output.line(output.dim(f"  ({_ELSEWHERE})"))
                 break
             else:
                 break
 
 
-async def _unless(answer: Awaitable[Json], settled: Awaitable[None]) -> Json | None:
-    """Return the answer, or None if it is settled before there is one."""
+async def _unless(answer: Awaitable[Json], settled: Awaitable[str]) -> Json | str:
+    """Return the answer, or the decision if there is one before it."""
     asking, watching = asyncio.ensure_future(answer), asyncio.ensure_future(settled)
     try:
         await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else None
+        return asking.result() if asking.done() else watching.result()
     finally:
         asking.cancel()
         watching.cancel()
@@ -82,6 +90,8 @@ class _Card:
         self._prompt = prompt
         self._request = request
         self._data = _data(request)
+        self._edited_text = ""
+        """The arguments as they were edited last, if that was not taken."""
 
     def show(self, where: str) -> None:
         """Show what is asked. Whatever came from a model is indented, so that it cannot look like words of ours."""
@@ -98,8 +108,11 @@ class _Card:
                 self._out.prose("Look whether it took effect. It is never run again without your word.", "  ")
                 self._values()
             case _:
-                question = self._data.get("question") or json.dumps(self._request.data, ensure_ascii=False)
-                self._question(_indented(revealed(str(question)), "  ") + where)
+                self._question(_indented(revealed(_question(self._request)), "  ") + where)
+                if self._request.type and _question(self._request) != self._request.type:
+                    self._out.line(self._out.dim(f"    ({_indented(revealed(self._request.type), '    ')})"))
+                for line in _readable(_details(self._request)):
+                    self._out.line("    " + _indented(revealed(line), "      "))
 
     async def answer(self) -> Json:
         """Read an answer. Raises EOFError when the person leaves."""
@@ -110,6 +123,10 @@ class _Card:
                 return await self._outcome()
             case _:
                 return await self._value()
+
+    def refused(self, error: InvalidRequestError) -> str:
+        """Return why the answer was not taken, in the words of what was typed."""
+        return _EDITED.sub(r"\1", str(error).partition(" does not fit: ")[2] or str(error))
 
     def _question(self, text: str) -> None:
         self._out.line(self._out.style("33;1", "? ") + self._out.bold(text))
@@ -123,11 +140,13 @@ class _Card:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             self._out.line(f"    {revealed(name)} = {_indented(revealed(text), '      ')}")
 
-    async def _choice(self, options: tuple[str, ...]) -> str:
-        """Offer options and return the letter in brackets of the one that was chosen."""
+    async def _choice(self, options: tuple[str, ...], **others: str) -> str:
+        """Offer options and return the letter in brackets of the one that was chosen; `others` are words for them."""
         self._out.prose("   ".join(option.replace(" ", "\u00a0") for option in options), "  ")
+        self._out.prose("(Ctrl-C cancels the run)", "  ")
         words = {option[option.index("[") + 1]: option for option in options}
         spelled = {option.replace("[", "").replace("]", "").split()[0]: key for key, option in words.items()}
+        spelled |= others
         while True:
             word = (await self._prompt.decide("  your answer › ")).strip().lower()
             key = word if word in words else spelled.get(word, "")
@@ -139,7 +158,7 @@ class _Card:
 
     async def _approval(self) -> Json:
         while True:
-            match await self._choice(APPROVAL):
+            match "e" if self._edited_text else await self._choice(APPROVAL, **YES_AND_NO):
                 case "a":
                     return {"approved": True}
                 case "s":
@@ -154,9 +173,9 @@ class _Card:
                         return {"approved": True, "edited_input": edited}
 
     async def _edited(self) -> Json | None:
-        text = json.dumps(self._data["input"], ensure_ascii=False)
+        text = self._edited_text or json.dumps(self._data["input"], ensure_ascii=False)
         while True:
-            text = (await self._prompt.decide("  arguments › ", text)).strip()
+            self._edited_text = text = (await self._prompt.decide("  arguments › ", text)).strip()
             if not text:
                 return None
             try:
@@ -199,13 +218,55 @@ def _data(request: Asked) -> Json:
     return cast("Json", request.data) if isinstance(request.data, dict) else {}
 
 
+def _question(request: Asked) -> str:
+    """Return the question itself, as far as it is one sentence."""
+    data = _data(request)
+    if isinstance(request.data, str) and request.data:
+        return request.data
+    return str(data.get("question") or request.type or request.purpose)
+
+
+def _details(request: Asked) -> Any:
+    """Return what is asked beside the question itself."""
+    if isinstance(request.data, dict):
+        return {name: value for name, value in _data(request).items() if name != "question"}
+    return None if isinstance(request.data, str) else request.data
+
+
+def _readable(value: Any) -> list[str]:
+    """Return lines that show a value as a person writes lists."""
+    if value is None or value == {} or value == []:
+        return []
+    if isinstance(value, dict):
+        return [line for name, inner in cast("Json", value).items() for line in _item(f"{name} =", f"{name}:", inner)]
+    if isinstance(value, list):
+        return [line for inner in cast("list[Any]", value) for line in _item("-", "-", inner)]
+    return [_plain(value)]
+
+
+def _item(before: str, above: str, value: Any) -> list[str]:
+    if isinstance(value, dict | list) and value:
+        return [above, *("  " + line for line in _readable(value))]
+    return [f"{before} {_plain(value)}"]
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def outlives_its_process(request: Asked) -> bool:
+    """Whether a request can be answered by another process: a question's answer goes to code that waits for it here."""
+    return request.purpose in ("approval", "unknown_outcome")
+
+
 def what_waits(requests: tuple[Asked, ...]) -> str:
     """Say in one line what a person is asked."""
     return harmless(", ".join(_one(request) for request in requests))
 
 
-def _one(request: Asked) -> Any:
+def _one(request: Asked) -> str:
     data = _data(request)
-    if "question" not in data and "tool" in data:
+    if outlives_its_process(request) and "tool" in data:
         return f"{data['tool']} {json.dumps(data.get('input', {}), ensure_ascii=False)}"
-    return data.get("question") or request.purpose
+    details = _details(request)
+    return _question(request) + (f" {json.dumps(details, ensure_ascii=False)}" if details else "")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ownloop.backends.local import TINY_MODEL_NOTE
-from ownloop.cli.ask import Leave
+from ownloop.cli.ask import Leave, outlives_its_process, what_waits
 from ownloop.cli.conversation import Conversation
 from ownloop.cli.harmless import harmless
 from ownloop.cli.opening import Opened, opened
 from ownloop.cli.output import Output
 from ownloop.cli.place import shown
-from ownloop.cli.prompt import Interrupted, quiet_keys
+from ownloop.cli.prompt import Interrupted, has_person, quiet_keys
 from ownloop.cli.screen import Screen
 from ownloop.cli.signals import Signals
 from ownloop.core.operations import Accepted
-from ownloop.core.ports import Filter, Page
+from ownloop.core.ports import Filter, Page, SessionInfo
 from ownloop.errors import OwnloopError
 
 COMMANDS = """\
@@ -28,31 +28,39 @@ async def chat(where: str, *, session_id: str | None, new: bool, store: str | No
     output = Output()
     with quiet_keys():
         async with opened(where, store) as stage:
-            session_id = await _session(stage, session_id, new)
-            await _welcome(stage, output, session_id)
+            unfinished = await _unfinished(stage)
+            if session_id is not None:
+                await stage.session(session_id)
+            elif unfinished is not None and not new and has_person() and _is_of(stage, unfinished):
+                session_id = unfinished.session_id
+            await _welcome(stage, output, session_id, unfinished)
             await stage.warm_up(output)
             return await _Chat(stage, output, signals).run(session_id)
 
 
-async def _session(stage: Opened, session_id: str | None, new: bool) -> str | None:
-    """Choose the session: the one named, the newest if a run in it is unfinished, else a new one (None)."""
-    if session_id is not None:
-        return (await stage.session(session_id)).session_id
-    if new:
-        return None
+async def _unfinished(stage: Opened) -> SessionInfo | None:
+    """Return the newest session, if something in it is unfinished."""
     newest = await stage.service.sessions(Filter(agent=stage.name), Page(1))
-    unfinished = bool(newest) and (newest[0].live_run_id is not None or newest[0].open_requests > 0)
-    return newest[0].session_id if unfinished else None
+    return newest[0] if newest and (newest[0].live_run_id is not None or newest[0].open_requests > 0) else None
 
 
-async def _welcome(stage: Opened, output: Output, session_id: str | None) -> None:
+def _is_of(stage: Opened, session: SessionInfo) -> bool:
+    """Whether a session was begun with this very agent: two programs may each have one of the same name."""
+    return session.agent_digest == stage.definition.digest
+
+
+async def _welcome(stage: Opened, output: Output, session_id: str | None, unfinished: SessionInfo | None) -> None:
     model: str = getattr(stage.definition, "model", "")
     output.line(output.bold(harmless(stage.name)) + (f" on {harmless(model)}" if model else ""))
     if model == "local":
         output.prose(TINY_MODEL_NOTE)
     output.prose(f"Sessions are kept in {shown(stage.place)}. Type /help for help, /quit to leave.")
     waiting = await stage.service.requests(Filter(agent=stage.name, state="open"))
-    others = list(dict.fromkeys(request.session_id for request in waiting if request.session_id != session_id))
+    known = {session_id}
+    if unfinished is not None and unfinished.session_id != session_id and not _is_of(stage, unfinished):
+        known.add(unfinished.session_id)
+        output.command("A session of another version of this agent waits:", stage.go_on(unfinished.session_id))
+    others = list(dict.fromkeys(request.session_id for request in waiting if request.session_id not in known))
     if others:
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         output.command(f"Another session{more} waits for you:", stage.go_on(others[-1]))
@@ -84,7 +92,8 @@ class _Chat:
                 await self._settle(talk, await talk.unfinished())
             await self._listen()
         except Leave:
-            self._say_how_to_go_on("Left open")
+            stays = await self._say_what_waits()
+            self._say_how_to_go_on("Left open" if stays else "Left")
             return 3
         finally:
             if self._signals.exit_code == 130:
@@ -99,10 +108,21 @@ class _Chat:
         if self._talk is not None:
             self._output.command(f"{how}. Go on with:", self._stage.go_on(self._talk.session_id))
 
+    async def _say_what_waits(self) -> bool:
+        """Say what nobody answered, and return whether it can still be answered after this program."""
+        assert self._talk is not None
+        asked = tuple(await self._stage.service.requests(Filter(session_id=self._talk.session_id, state="open")))
+        if not self._prompt.has_person:
+            self._output.line(f"Waiting for a person: {what_waits(asked)}")
+        if not all(outlives_its_process(request) for request in asked):
+            self._output.line("A question cannot outlive this process: it is withdrawn.")
+        return any(outlives_its_process(request) for request in asked)
+
     async def _listen(self) -> None:
         """Take messages and commands until the person leaves."""
         text = ""
         while True:
+            await self._catch_up()
             try:
                 self._output.end_paragraph()
                 text = (await self._prompt.ask("you › ", text)).strip()
@@ -130,6 +150,14 @@ class _Chat:
             return False
         await self._settle(self._talk, accepted)
         return True
+
+    async def _catch_up(self) -> None:
+        """Show what came since, as the notes of an agent that works on without a run."""
+        if self._talk is not None:
+            try:
+                await self._talk.catch_up(show=True)
+            except OwnloopError as error:
+                self._output.error(str(error))
 
     async def _settle(self, talk: Conversation, accepted: Accepted | None) -> None:
         try:

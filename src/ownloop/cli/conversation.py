@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from ownloop.cli.ask import answer_all
+from ownloop.cli.ask import Leave, answer_all
 from ownloop.cli.prompt import Interrupted, Prompt
 from ownloop.cli.screen import Screen
 from ownloop.cli.signals import Signals
 from ownloop.core.cursor import Cursor, parse_cursor
-from ownloop.core.events import Fact, InteractionRequested, InteractionResolved, RunEnded
+from ownloop.core.events import Fact, InteractionRequested, InteractionResolved
 from ownloop.core.operations import Accepted, RunResult
 from ownloop.core.ports import Filter
 from ownloop.errors import OwnloopError
 from ownloop.runtime.hub import Frame, Subscription
 from ownloop.runtime.place import OpenStreams
 from ownloop.service import Service
+
+MOMENT_S = 0.5
+"""How long is waited for what may come at once and may never: the end of a run whose question outlives it, and what an
+answer brings about when no run is live. No event says that there is nothing to come."""
 
 
 class Conversation:
@@ -33,6 +37,8 @@ class Conversation:
         self._signals = signals
         self._cursor = "0"
         self._is_asked = False
+        self._asked_beside = False
+        """Whether what is asked belongs to the session, not to its run: that may end meanwhile."""
 
     async def catch_up(self, *, show: bool) -> None:
         """Read what the session holds already, and show it if asked to.
@@ -71,27 +77,41 @@ class Conversation:
         Without a run there may still be something open. Raises Leave when something stays open, and what stopped the
         host from going on.
         """
+        answered_beside = gave_up = False
         while True:
             result = await self._follow(accepted) if accepted is not None else None
             is_over = accepted is None or (result is not None and result.state == "ended")
+            if is_over and answered_beside:
+                await self._show_what_comes()
             asked = await self._service.requests(Filter(session_id=self.session_id, state="open"))
-            if is_over and not asked:
+            if is_over and (gave_up or not asked):
                 return result
             try:
                 await answer_all(self._service, self._screen.output, self._prompt, tuple(asked), self._settled)
+                answered_beside = any(request.run_id is None for request in asked)
+            except Leave:
+                await self.catch_up(show=True)
+                raise
             except Interrupted:
                 if is_over:
                     return result
+                gave_up = True
                 await self._service.cancel(session_id=self.session_id)
 
     async def _follow(self, accepted: Accepted) -> RunResult | None:
         """Show what happens until the run has ended or waits, or asks something while it goes on (None)."""
-        self._is_asked = False
+        self._is_asked = self._asked_beside = False
         standing = asyncio.create_task(self._stand(accepted))
         try:
             async with self._cancelling(), self._service.subscribe(self.session_id, self._cursor) as frames:
                 await self._show_until(standing, frames)
-            return None if self._is_asked else standing.result()[0]
+                if self._asked_beside:
+                    self._is_asked = False
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(MOMENT_S):
+                            await self._show_until(standing, frames)
+            stands = standing.done() and not self._is_asked and self._has_shown(standing.result()[1])
+            return standing.result()[0] if stands else None
         finally:
             await _give_up(standing)
 
@@ -100,7 +120,7 @@ class Conversation:
         batch: asyncio.Task[Sequence[Frame]] | None = None
         try:
             # What another process writes may come here later than the run stands.
-            while not standing.done() or parse_cursor(self._cursor).seq < standing.result()[1]:
+            while not standing.done() or not self._has_shown(standing.result()[1]):
                 # One that was begun is waited for, however often: given up, it would lose what it has.
                 batch = batch or asyncio.create_task(_batch(frames))
                 both = (batch,) if standing.done() else (batch, standing)
@@ -112,6 +132,17 @@ class Conversation:
                     return
         finally:
             await _give_up(batch)
+
+    def _has_shown(self, seq: int) -> bool:
+        return parse_cursor(self._cursor).seq >= seq
+
+    async def _show_what_comes(self) -> None:
+        """Show what comes within a moment."""
+        async with self._service.subscribe(self.session_id, self._cursor) as frames:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT_S):
+                    async for frame in frames:
+                        self._show((frame,))
 
     async def _stand(self, accepted: Accepted) -> tuple[RunResult, int]:
         """Wait until the run has ended or waits for a person; return its result, and the last fact before that."""
@@ -127,16 +158,16 @@ class Conversation:
                 # dead end, but an approval can be given later: other tools do their work before we leave.
                 rests = frame.event.body.purpose in ("approval", "unknown_outcome")
                 self._is_asked = self._is_asked or self._prompt.has_person or not rests
+                self._asked_beside = self._asked_beside or frame.event.run_id is None
 
-    async def _settled(self, request_id: str) -> None:
-        """Return when a request is open no more."""
+    async def _settled(self, request_id: str) -> str:
+        """Return the decision on a request once there is one: then it is open no more."""
         async with self._service.subscribe(self.session_id, self._cursor) as frames:
             async for frame in frames:
                 body = frame.event.body if isinstance(frame.event, Fact) else None
-                if isinstance(body, RunEnded) or (
-                    isinstance(body, InteractionResolved) and body.request_id == request_id
-                ):
-                    return
+                if isinstance(body, InteractionResolved) and body.request_id == request_id:
+                    return body.decision
+        return "withdrawn"  # nothing follows: the session is closed, and with it all that it asked
 
     @asynccontextmanager
     async def _cancelling(self) -> AsyncGenerator[None]:

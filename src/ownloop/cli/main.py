@@ -19,8 +19,8 @@ from ownloop.errors import ConfigError, InvalidRequestError, NotFoundError, Ownl
 
 EPILOG = """\
 start here:
-  ownloop chat examples/home.py
-  ownloop run examples/home.py "What is the weather in Paris?"
+  ownloop chat agents.py
+  ownloop run agents.py "What is the weather in Paris?"
 
 environment:
   OWNLOOP_STORE   where sessions are kept: a file, or "memory" (default: a file in your data folder)
@@ -36,6 +36,9 @@ examples:
   ownloop chat agents.py:support --new     a new session of the agent named `support` in the file
   ownloop chat agents.py --session sess_…  go on with this one
 
+In a pipe each line is a message of a new session (or of --session); a pipe never answers approvals: the command then
+ends with code 3 and says what waits.
+
 exit codes: 0 left, 1 failed, 2 wrong use, 3 something was left open, 130 left by Ctrl-C
 """
 RUN_EPILOG = """\
@@ -50,6 +53,7 @@ exit codes: 0 answered, 1 failed, 2 wrong use, 3 waits for a person, 4 a limit w
 """
 FILE_HELP = "a Python file with an agent in it (agents.py, agents.py:support), or a module (my.agents:support)"
 STORE_HELP = "keep sessions in this file instead"
+VERBOSE_HELP = "write the log to stderr"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     top.add_argument("--version", action="version", version=f"ownloop {__version__}")
-    top.add_argument("--verbose", action="store_true", help="write the log to stderr")
+    top.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     chat = commands.add_parser(
@@ -74,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--session", metavar="ID", help="go on with this session")
     which.add_argument("--new", action="store_true", help="a new session, even if the last one waits for you")
     chat.add_argument("--store", metavar="PATH", help=STORE_HELP)
+    # Without a default: it would undo what stands before the command.
+    chat.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE_HELP)
 
     run = commands.add_parser(
         "run",
@@ -85,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("message", metavar="MESSAGE", help='what to say; "-" reads it from standard input')
     run.add_argument("--session", metavar="ID", help="say it in this session")
     run.add_argument("--store", metavar="PATH", help=STORE_HELP)
+    run.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE_HELP)
     return top
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ownloop.backends.local import LocalAdapter
 from ownloop.cli.load import load_agent
@@ -49,7 +52,13 @@ class Opened:
     def go_on(self, session_id: str) -> str:
         """Return the command that goes on with a session."""
         store = ["--store", self.store] if self.store else []
-        return shlex.join(["ownloop", "chat", self.where, "--session", session_id, *store])
+        return shlex.join([*_program(), "chat", self.where, "--session", session_id, *store])
+
+    @property
+    def chat(self) -> str:
+        """The command that starts a chat with the agent."""
+        store = ["--store", self.store] if self.store else []
+        return shlex.join([*_program(), "chat", self.where, *store])
 
     async def new_session(self) -> str:
         return (await self.service.create_session(self.name)).session_id
@@ -82,10 +91,20 @@ class Opened:
                 output.end_waiting()
 
 
+def _program() -> list[str]:
+    """Return how this program is called where it was called."""
+    if shutil.which("ownloop"):
+        return ["ownloop"]
+    called = sys.argv[0]
+    return [sys.executable, "-m", "ownloop"] if Path(called).name == "__main__.py" else [called]
+
+
 @asynccontextmanager
 async def opened(where: str, store: str | None) -> AsyncGenerator[Opened]:
-    """Load the agent that `where` names and host it. Raises ConfigError and StoreError."""
+    """Load the agent that `where` names and host it. Raises ConfigError, for its model too, and StoreError."""
     definition = load_agent(where)
     place = store_place(store)
     async with open_host(store_at(place), [definition]) as host:
+        if not isinstance(definition, ForeignAgent):
+            host.adapter(definition, definition.model)
         yield Opened(where, store, place, definition, host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ownloop.cli.ask import Leave, what_waits
+from ownloop.cli.ask import Leave, outlives_its_process, what_waits
 from ownloop.cli.conversation import Conversation
 from ownloop.cli.opening import Opened, opened
 from ownloop.cli.output import Output
@@ -52,6 +52,10 @@ def _code(result: RunResult | None) -> int:
 async def _say_what_waits(stage: Opened, output: Output, session_id: str, run_id: str) -> None:
     asked = tuple(await stage.service.requests(Filter(session_id=session_id, state="open")))
     output.line(f"Waiting for a person: {what_waits(asked)}")
-    if all(request.run_id != run_id for request in asked):
+    asked_in = {request.run_id for request in asked} - {None}
+    if asked_in and run_id not in asked_in:
         output.line("Your message is kept, and is answered after that.")
-    output.command("Go on with:", stage.go_on(session_id))
+    if any(outlives_its_process(request) for request in asked):
+        output.command("Go on with:", stage.go_on(session_id))
+    else:
+        output.command("This question cannot outlive this process; use ownloop chat:", stage.chat)

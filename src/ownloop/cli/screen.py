@@ -30,6 +30,7 @@ from ownloop.core.events import (
     TurnStarted,
 )
 from ownloop.core.messages import Json, TextBlock, ToolCallBlock, text_of
+from ownloop.core.results import DENIED, NOT_RUN
 
 LONGEST_RESULT = 2000
 """Characters shown of a tool's result; the journal keeps it whole."""
@@ -119,6 +120,9 @@ class Screen:
             case CancelRequested(error=None):
                 self.output.end_text()
                 self.output.waiting("cancelling … (Ctrl-C once more leaves at once)")
+            case Note(data={"log": [*entries]}):
+                for entry in entries:
+                    self._dim(_cut(_words(entry)))
             case Note(level="warning" | "error", data=data):
                 self._dim(_words(data))
             case _:
@@ -168,11 +172,12 @@ class Screen:
         if body.call_id not in self._shown_calls and body.call_id not in self._asked.values():
             self._show_call(body.call_id)
         words = text_of(body.blocks) or ", ".join(b.media_type for b in body.blocks if not isinstance(b, TextBlock))
-        if len(words) > LONGEST_RESULT:
-            words = words[:LONGEST_RESULT] + f" … ({len(words) - LONGEST_RESULT:,} more characters)"
         out = self.output
-        how = "" if body.status == "ok" else f"{harmless(self._name(body.call_id))} {_STATUS[body.status]}: "
-        out.line(out.style("33" if how else "32", f"← {how}") + harmless(words))
+        if body.status == "ok":
+            out.line(out.style("32", "← ") + harmless(_cut(words)))
+            return
+        how, why = f"← {harmless(self._name(body.call_id))} {_STATUS[body.status]}", _why(words)
+        out.line(out.style("33", f"{how}: ") + harmless(_cut(why)) if why else out.style("33", how))
 
     def _run_ended(self, body: RunEnded) -> None:
         self.output.end_text()
@@ -189,6 +194,19 @@ class Screen:
 
     def _dim(self, text: str) -> None:
         self.output.line(self.output.dim(harmless(text)))
+
+
+def _why(words: str) -> str:
+    """Return what a result that is none says beyond its status, which the screen names itself."""
+    if words in (DENIED, NOT_RUN):
+        return ""
+    return words.removeprefix(f"{DENIED} Reason: ").removeprefix("Not run: ")
+
+
+def _cut(words: str) -> str:
+    if len(words) <= LONGEST_RESULT:
+        return words
+    return words[:LONGEST_RESULT] + f" … ({len(words) - LONGEST_RESULT:,} more characters)"
 
 
 def _words(data: Any) -> str:
