@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
@@ -351,7 +351,6 @@ async def open_host(
     bus: Bus | None = None,
     limit: int = 64,
     adopt: bool = True,
-    wrap_hub: Callable[[Hub], Hub] = lambda hub: hub,
 ) -> AsyncGenerator[Host]:
     """Open `store` and run the sessions of `definitions` on it while the context is open.
 
@@ -378,7 +377,7 @@ async def open_host(
         await store.heartbeat(worker_id, pid=os.getpid())
         env = Environment(
             store,
-            wrap_hub(Hub(store, clock, bus)),
+            Hub(store, clock, bus),
             clock,
             ids,
             threads or own_threads,  # pyright: ignore[reportArgumentType]

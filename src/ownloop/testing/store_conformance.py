@@ -134,6 +134,19 @@ class StoreContract:
             updated_ms=5,
         )
 
+    async def what_create_copies_stays_as_it_was_written(self) -> None:
+        """An import: facts of other times and epochs, then its own at the epoch it says."""
+        copied = [Fact(1, 5, 0, None, SessionStarted("agent", "digest")), Fact(2, 6, 3, None, NOTE)]
+        info = SessionInfo("copy", "agent", "digest", "ann", epoch=3)
+        await self.store.create(info, [Draft(None, NOTE)], at_ms=9, copied=copied)
+        assert list(await self.store.read("copy")) == [*copied, Fact(3, 9, 3, None, NOTE)]
+        lease = await self.store.claim("w1", "copy", now_ms=10)
+        assert lease is not None
+        assert (lease.epoch, lease.head_seq) == (4, 3)
+        hole = [Fact(1, 5, 0, None, SessionStarted("agent", "digest")), Fact(3, 6, 0, None, NOTE)]
+        await _raises(ValueError, self.store.create(SessionInfo("hole", "a", "d", "ann"), [], at_ms=9, copied=hole))
+        await _raises(NotFoundError, self.store.session("hole"))
+
     async def create_refuses_an_id_that_exists_and_writes_nothing(self) -> None:
         await self._start("s")
         await _raises(ConflictError, self._start("s", Note("info", "again")))
