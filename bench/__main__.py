@@ -15,8 +15,8 @@ from pathlib import Path
 import orjson
 
 from ownloop.agent import Agent
-from ownloop.backends.openai_response import Accumulator
 from ownloop.backends.scripted import ScriptedBackend, call, say
+from ownloop.backends.wires.chat_decoder import ChatDecoder
 from ownloop.core.cursor import Cursor
 from ownloop.core.events import Delta, Draft, Fact, Limits, RunStarted, SessionStarted, TurnStarted
 from ownloop.core.ports import SessionInfo
@@ -74,11 +74,11 @@ def bare_decode(reads: list[bytes]) -> str:
 
 
 def our_decode(reads: list[bytes]) -> None:
-    accumulator = Accumulator({}, provider="bench")
+    decoder = ChatDecoder({}, provider="bench")
     builder = TurnBuilder(1, lambda: "call_1")
     for read in reads:
-        builder.feed(accumulator.feed(read))
-    builder.feed(accumulator.close())
+        builder.feed(decoder.feed(read))
+    builder.feed(decoder.close())
     builder.end(1)
 
 
@@ -105,7 +105,7 @@ async def _fan_out(readers: int) -> None:
     facts = [Draft(None, SessionStarted("bench", "")), Draft("r", RunStarted(Limits(), "b")), Draft("r", opening)]
     await store.create(SessionInfo("s", "bench", "", "local"), facts, at_ms=0)
     hub = Hub(store, SystemClock())
-    accumulator = Accumulator({}, provider="bench")
+    decoder = ChatDecoder({}, provider="bench")
     builder = TurnBuilder(3, lambda: "call_1")
     with hub.writing("s", 2):
         hub.facts("s", [Fact(3, 0, 1, "r", opening)])
@@ -113,7 +113,7 @@ async def _fan_out(readers: int) -> None:
         tasks = [asyncio.create_task(_read(hub)) for _ in range(readers)]
         await asyncio.sleep(0.01)
         for read in stream():
-            events = builder.feed(accumulator.feed(read))
+            events = builder.feed(decoder.feed(read))
             if events:
                 hub.live("s", events)
                 await asyncio.sleep(0)

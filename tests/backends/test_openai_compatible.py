@@ -17,10 +17,8 @@ from ownloop.backends.openai_compatible import (
     OpenAICompatibleAdapter,
     OpenAICompatibleBackend,
     normal_base_url,
-    request_body,
 )
-from ownloop.backends.openai_request import encode_request
-from ownloop.backends.profiles import GENERIC, OPENAI, POOLED, PROFILES, Profile
+from ownloop.backends.profiles import POOLED, PROFILES, Profile
 from ownloop.core.backend import Finish, ModelRequest, ModelSettings, Part, PartDelta
 from ownloop.core.messages import Message, TextBlock
 from ownloop.core.toolspec import ToolSpec
@@ -36,12 +34,12 @@ from ownloop.errors import (
     RateLimitedError,
     StreamInterruptedError,
 )
-from ownloop.testing.wire_cases import WIRES, WireCase, decode_case, load_cases
+from ownloop.testing.wire_cases import WireCase, decode_case, decode_parts, load_cases
 from tests.backends.wire_server import DONE, HELLO, Reply, WireServer, frame, text
 
 ASK = ModelRequest("Be brief.", (Message("user", (TextBlock("Hi"),)),), (), ModelSettings())
 PING = ToolSpec("ping", "Ping", {"type": "object"})
-CAPTURES = Path(__file__).parent / "captures"
+CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 @asynccontextmanager
@@ -131,20 +129,6 @@ async def test_a_proxy_in_the_environment_does_not_stand_before_loopback(monkeyp
         assert words(await parts_of(opened)) == "Hello"
 
 
-def test_settings_become_the_fields_of_the_profile() -> None:
-    settings = ModelSettings(max_tokens=9, temperature=0.0, top_p=0.5, extra={"seed": 1, "tool_choice": "auto"})
-    body = request_body(encode_request(replace(ASK, tools=(PING,))), settings, OPENAI)
-    assert {key: body[key] for key in ("max_completion_tokens", "temperature", "top_p", "seed", "tool_choice")} == {
-        "max_completion_tokens": 9,
-        "temperature": 0.0,
-        "top_p": 0.5,
-        "seed": 1,
-        "tool_choice": "auto",
-    }
-    bare = request_body(encode_request(ASK), settings, replace(GENERIC, usage_option=False))
-    assert not {"tools", "tool_choice", "parallel_tool_calls", "stream_options"} & bare.keys()
-
-
 @pytest.mark.parametrize(
     ("given", "used"),
     [
@@ -195,7 +179,7 @@ async def test_every_case_comes_through_the_sdk_as_the_pure_half_reads_it(case: 
 def _parts(case: WireCase) -> list[Part]:
     if case.raw["response"]["status"] >= 400:
         return []
-    return [part for batch in WIRES[case.wire].decode(case, case.chunks).batches for part in batch]
+    return [part for batch in decode_parts(case, case.chunks).batches for part in batch]
 
 
 async def test_each_network_read_becomes_a_batch_at_once() -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from ownloop.backends.base import AdapterBackend
-from ownloop.backends.openai_request import Encoded, Encoder
-from ownloop.backends.openai_response import Accumulator
 from ownloop.backends.profiles import Profile, profile_for
-from ownloop.backends.provider_errors import provider_error, redact
+from ownloop.backends.wires.chat_decoder import ChatDecoder
+from ownloop.backends.wires.chat_encoder import ChatEncoder
+from ownloop.backends.wires.provider_errors import provider_error, redact
 from ownloop.core.backend import Adapter, ModelRequest, ModelSettings, Part
 from ownloop.core.messages import Json
 from ownloop.errors import (
@@ -110,7 +110,7 @@ class OpenAICompatibleAdapter:
         self._key_hint = f"the key is read from ${key_variable}" if key_variable else ""
         self._secrets = (api_key,) if api_key else ()
         self._max_connections = max_connections
-        self._encoder = Encoder(self.provider, model, self.profile)
+        self._encoder = ChatEncoder(self.provider, model, self.profile)
         self._client: openai.AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_answered = False
@@ -123,7 +123,7 @@ class OpenAICompatibleAdapter:
         """See `Adapter.start`. One batch for each network read that gave parts."""
         sdk = load_sdk()
         encoded = self._encoder.encode(request)
-        accumulator = Accumulator(
+        decoder = ChatDecoder(
             encoded.names,
             provider=self.provider,
             think_tags=self.profile.think_tags,
@@ -132,22 +132,22 @@ class OpenAICompatibleAdapter:
         timeout_s = request.settings.timeout_s
         cause: Exception | None = None
         async with AsyncExitStack() as stack:
-            response = await self._send(sdk, stack, request_body(encoded, request.settings, self.profile), timeout_s)
-            accumulator.request_id = redact(response.headers.get("x-request-id", ""), self._secrets) or None
+            response = await self._send(sdk, stack, encoded.body, timeout_s)
+            decoder.request_id = redact(response.headers.get("x-request-id", ""), self._secrets) or None
             body = cast("AsyncGenerator[bytes]", response.iter_bytes())
             await stack.enter_async_context(aclosing(body))
-            batches = await stack.enter_async_context(aclosing(_read(body, accumulator, timeout_s)))
+            batches = await stack.enter_async_context(aclosing(_read(body, decoder, timeout_s)))
             try:
                 async for parts in batches:
                     yield parts
             except sdk.failures as error:
                 cause = error
-                accumulator.lose(self._broken(sdk, error, timeout_s))
-            parts = accumulator.close()
+                decoder.lose(self._broken(sdk, error, timeout_s))
+            parts = decoder.close()
             if parts:
                 yield parts
-            if accumulator.error is not None:
-                raise accumulator.error from cause or accumulator.error.__cause__
+            if decoder.error is not None:
+                raise decoder.error from cause or decoder.error.__cause__
             if self.profile.pooled:
                 await _drain(body, sdk.failures)
 
@@ -292,37 +292,15 @@ class LiveQwenBackend(OpenAICompatibleBackend):
     name = "qwen-live"
 
 
-def request_body(encoded: Encoded, settings: ModelSettings, profile: Profile) -> Json:
-    """Return the body beside `model` and `stream`."""
-    body = dict(settings.extra)
-    if profile.usage_option:
-        body["stream_options"] = {"include_usage": True}
-    if settings.max_tokens is not None:
-        body[profile.max_tokens_field] = settings.max_tokens
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.top_p is not None:
-        body["top_p"] = settings.top_p
-    if settings.stop:
-        body["stop"] = list(settings.stop)
-    body["messages"] = encoded.messages
-    if encoded.tools:
-        body["tools"] = encoded.tools
-    else:  # without tools these are refused
-        body.pop("tool_choice", None)
-        body.pop("parallel_tool_calls", None)
-    return body
-
-
 async def _read(
-    body: AsyncIterator[bytes], accumulator: Accumulator, timeout_s: float | None
+    body: AsyncIterator[bytes], decoder: ChatDecoder, timeout_s: float | None
 ) -> AsyncGenerator[Sequence[Part]]:
-    """Feed the body to the accumulator until it wants no more; raise TimeoutError when only keep-alives come."""
+    """Feed the body to the decoder until it wants no more; raise TimeoutError when only keep-alives come."""
     loop = asyncio.get_running_loop()
     silence_s = None if timeout_s is None else timeout_s * SILENCE_FACTOR
     events, heard_s = 0, loop.time()
     ends_s: float | None = None
-    while not accumulator.done:
+    while not decoder.done:
         if ends_s is None:
             data = await anext(body, None)
         else:
@@ -330,14 +308,14 @@ async def _read(
                 data = await anext(body, None)
         if data is None:
             return
-        parts = accumulator.feed(data)
+        parts = decoder.feed(data)
         if parts:
             yield parts
-        if accumulator.finished and ends_s is None:
+        if decoder.finished and ends_s is None:
             ends_s = loop.time() + FINISH_GRACE_S
         if silence_s is not None:
-            if accumulator.events != events:
-                events, heard_s = accumulator.events, loop.time()
+            if decoder.events != events:
+                events, heard_s = decoder.events, loop.time()
             elif loop.time() - heard_s > silence_s:
                 raise TimeoutError("nothing but keep-alives")
 

@@ -12,12 +12,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
-from ownloop.backends.openai_request import Encoder
-from ownloop.backends.openai_response import Accumulator
 from ownloop.backends.profiles import GENERIC, PROFILES, Profile
-from ownloop.backends.provider_errors import provider_error
+from ownloop.backends.wires.chat_decoder import ChatDecoder
+from ownloop.backends.wires.chat_encoder import ChatEncoder
+from ownloop.backends.wires.decoder import Decoder
+from ownloop.backends.wires.encoder import Encoder
+from ownloop.backends.wires.provider_errors import provider_error
 from ownloop.core.backend import ModelRequest, ModelSettings, Part
 from ownloop.core.events import ErrorInfo, ResponseEnded
 from ownloop.core.messages import (
@@ -41,8 +43,6 @@ from ownloop.errors import ProviderError, StreamInterruptedError
 from ownloop.testing.wire_requests import problems_of_request
 
 PROVIDER: Final = "case"
-MODELS: Final = {"openai-chat": "m", "anthropic-messages": "claude-x"}
-"""The model that the streams of the cases name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class WireCase:
 
     @property
     def model(self) -> str:
-        return MODELS[self.wire]
+        return WIRES[self.wire].model
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -108,36 +108,20 @@ class Decoded:
     error: ProviderError | None
 
 
-Decode: TypeAlias = Callable[[WireCase, Iterable[bytes]], Decoded]
-Encode: TypeAlias = Callable[[WireCase, ModelRequest], Json]
-
-
 @dataclass(frozen=True, slots=True)
 class Wire:
     """The pure half of the backends of one provider API."""
 
-    decode: Decode
-    encode: Encode
+    model: str
+    """The one that the streams of the cases name."""
+    encoder: Callable[[WireCase], Encoder]
+    decoder: Callable[[WireCase, Mapping[str, str]], Decoder]
+    """A fresh one; the mapping is `Encoded.names`."""
     counts: Callable[[Usage], Mapping[str, int | None]]
     """The provider's own counts under the names of the cases."""
 
 
-def _decode_openai_chat(case: WireCase, slices: Iterable[bytes]) -> Decoded:
-    names = Encoder(PROVIDER, case.model, case.profile).encode(ModelRequest("", (), case.tools, ModelSettings())).names
-    accumulator = Accumulator(names, provider=PROVIDER, think_tags=case.profile.think_tags)
-    batches = [accumulator.feed(data) for data in slices if not accumulator.done]
-    if case.is_reset:
-        accumulator.lose(StreamInterruptedError("the connection was reset"))
-    batches.append(accumulator.close())
-    return Decoded(batches, accumulator.error)
-
-
-def _encode_openai_chat(case: WireCase, request: ModelRequest) -> Json:
-    encoded = Encoder(PROVIDER, case.model, case.profile).encode(request)
-    return {"messages": encoded.messages, **({"tools": encoded.tools} if encoded.tools else {})}
-
-
-def _openai_counts(usage: Usage) -> Mapping[str, int | None]:
+def _chat_counts(usage: Usage) -> Mapping[str, int | None]:
     return {
         "input_tokens": usage.raw.get("prompt_tokens"),
         "output_tokens": usage.raw.get("completion_tokens"),
@@ -145,7 +129,26 @@ def _openai_counts(usage: Usage) -> Mapping[str, int | None]:
     }
 
 
-WIRES: Final[Mapping[str, Wire]] = {"openai-chat": Wire(_decode_openai_chat, _encode_openai_chat, _openai_counts)}
+WIRES: Final[Mapping[str, Wire]] = {
+    "openai-chat": Wire(
+        "m",
+        lambda case: ChatEncoder(PROVIDER, case.model, case.profile),
+        lambda case, names: ChatDecoder(names, provider=PROVIDER, think_tags=case.profile.think_tags),
+        _chat_counts,
+    ),
+}
+
+
+def decode_parts(case: WireCase, slices: Iterable[bytes]) -> Decoded:
+    """Decode the body of a case that has status 200, cut into `slices`."""
+    wire = WIRES[case.wire]
+    names = wire.encoder(case).encode(ModelRequest("", (), case.tools, ModelSettings())).names
+    decoder = wire.decoder(case, names)
+    batches = [decoder.feed(data) for data in slices if not decoder.done]
+    if case.is_reset:
+        decoder.lose(StreamInterruptedError("the connection was reset"))
+    batches.append(decoder.close())
+    return Decoded(batches, decoder.error)
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def decode_case(case: WireCase, slices: Iterable[bytes] | None = None) -> Respon
         error = provider_error(PROVIDER, body, status=response["status"], headers=response["headers"])
         decoded = Decoded((), error)
     else:
-        decoded = WIRES[case.wire].decode(case, case.chunks if slices is None else slices)
+        decoded = decode_parts(case, case.chunks if slices is None else slices)
     for batch in decoded.batches:
         builder.feed(batch)
     if decoded.error is None:
@@ -275,7 +278,7 @@ def encode_case(case: WireCase, fact: ResponseEnded | None = None) -> Json:
             )
         )
     request = ModelRequest(case.raw.get("system", ""), history, case.tools, ModelSettings(), blobs=blobs)
-    return WIRES[case.wire].encode(case, request)
+    return WIRES[case.wire].encoder(case).encode(request).body
 
 
 def check_case(case: WireCase, slices: Iterable[bytes] | None = None) -> list[str]:

@@ -1,6 +1,6 @@
 import pytest
 
-from ownloop.backends.provider_errors import MAX_DETAIL_CHARS, provider_error, redact, retry_after_s
+from ownloop.backends.wires.provider_errors import MAX_DETAIL_CHARS, provider_error, redact, retry_after_s
 from ownloop.errors import (
     AuthError,
     BackendTimeoutError,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownloop.backends.openai_response import Accumulator, usage_of
-from ownloop.backends.think_tags import ThinkTags
+from ownloop.backends.wires.chat_decoder import ChatDecoder, usage_of
+from ownloop.backends.wires.think_tags import ThinkTags
 from ownloop.core.backend import Finish, Part, PartDelta, PartEnd, PartStart, UsageSeen
 from ownloop.core.events import ErrorInfo, ResponseEnded
 from ownloop.core.messages import TextBlock, ThinkingBlock, ToolCallBlock
@@ -22,7 +22,7 @@ from ownloop.errors import (
 )
 
 NAMES = {"read": "read", "read_file": "read_file", "ping": "ping", "files_read_1a2b3c4d": "files.read"}
-CAPTURES = Path(__file__).parent / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 def frame(delta: dict[str, Any] | None = None, finish: str | None = None, **rest: Any) -> bytes:
@@ -48,13 +48,13 @@ DONE = b"data: [DONE]\n\n"
 
 
 def decode(*chunks: bytes, **options: Any) -> tuple[ResponseEnded, list[Part], ProviderError | None]:
-    accumulator = Accumulator(NAMES, **options)
+    decoder = ChatDecoder(NAMES, **options)
     builder = TurnBuilder(1, iter(f"call_{n}" for n in range(100)).__next__)
     parts: list[Part] = []
-    for batch in (*map(accumulator.feed, chunks), accumulator.close()):
+    for batch in (*map(decoder.feed, chunks), decoder.close()):
         parts += batch
         builder.feed(batch)
-    error = accumulator.error
+    error = decoder.error
     if error is None:
         return builder.end(1)[1], parts, None
     return builder.end(1, "failed", ErrorInfo(error.code, error.message))[1], parts, error
@@ -68,22 +68,22 @@ def inputs(fact: ResponseEnded) -> list[tuple[str | None, str, Any]]:
 
 
 def test_arguments_reach_the_user_while_they_stream() -> None:
-    accumulator = Accumulator(NAMES)
-    assert accumulator.feed(calls(call(0, "a", "read_file", ""))) == [PartStart(0, "tool_call", "read_file", "a")]
-    assert accumulator.feed(calls(call(0, arguments='{"path"'))) == [PartDelta(0, '{"path"')]
-    assert accumulator.feed(calls(call(0, arguments=': "x"}'))) == [PartDelta(0, ': "x"}')]
+    decoder = ChatDecoder(NAMES)
+    assert decoder.feed(calls(call(0, "a", "read_file", ""))) == [PartStart(0, "tool_call", "read_file", "a")]
+    assert decoder.feed(calls(call(0, arguments='{"path"'))) == [PartDelta(0, '{"path"')]
+    assert decoder.feed(calls(call(0, arguments=': "x"}'))) == [PartDelta(0, ': "x"}')]
 
 
 def test_a_name_that_may_still_grow_into_another_tool_is_held_back_until_arguments_begin() -> None:
-    accumulator = Accumulator(NAMES)
-    assert accumulator.feed(calls(call(0, "a", "read", ""))) == []
-    assert accumulator.feed(calls(call(0, name="_file", arguments="{"))) == [
+    decoder = ChatDecoder(NAMES)
+    assert decoder.feed(calls(call(0, "a", "read", ""))) == []
+    assert decoder.feed(calls(call(0, name="_file", arguments="{"))) == [
         PartStart(0, "tool_call", "read_file", "a"),
         PartDelta(0, "{"),
     ]
-    accumulator = Accumulator(NAMES)
-    assert accumulator.feed(calls(call(0, "a", "read", ""))) == []
-    assert accumulator.feed(calls(call(0, arguments="{"))) == [
+    decoder = ChatDecoder(NAMES)
+    assert decoder.feed(calls(call(0, "a", "read", ""))) == []
+    assert decoder.feed(calls(call(0, arguments="{"))) == [
         PartStart(0, "tool_call", "read", "a"),
         PartDelta(0, "{"),
     ]
@@ -374,20 +374,20 @@ def test_an_error_in_the_stream_fails_the_response_and_keeps_the_text(
 
 
 def test_nothing_is_read_after_done() -> None:
-    accumulator = Accumulator(NAMES)
-    accumulator.feed(frame({"content": "a"}, "stop") + DONE + frame({"content": "b"}))
-    assert accumulator.done
-    assert accumulator.feed(frame({"content": "c"})) == []
-    assert isinstance(accumulator.close()[-1], Finish)
+    decoder = ChatDecoder(NAMES)
+    decoder.feed(frame({"content": "a"}, "stop") + DONE + frame({"content": "b"}))
+    assert decoder.done
+    assert decoder.feed(frame({"content": "c"})) == []
+    assert isinstance(decoder.close()[-1], Finish)
 
 
 def test_a_connection_that_breaks_after_the_finish_reason_breaks_nothing() -> None:
-    accumulator = Accumulator(NAMES)
-    accumulator.feed(frame({"content": "a"}, "stop"))
-    assert accumulator.finished
-    accumulator.lose(StreamInterruptedError("reset"))
-    assert isinstance(accumulator.close()[-1], Finish)
-    assert accumulator.error is None
+    decoder = ChatDecoder(NAMES)
+    decoder.feed(frame({"content": "a"}, "stop"))
+    assert decoder.finished
+    decoder.lose(StreamInterruptedError("reset"))
+    assert isinstance(decoder.close()[-1], Finish)
+    assert decoder.error is None
 
 
 def test_calls_cut_by_the_output_limit_do_not_run_and_complete_ones_do() -> None:
@@ -423,12 +423,12 @@ def test_halves_of_a_surrogate_pair_in_two_frames_become_one_character() -> None
 
 def test_usage_is_replaced_field_by_field_and_told_once_for_each_read() -> None:
     first = {"prompt_tokens": 10, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
-    accumulator = Accumulator(NAMES)
-    batch = accumulator.feed(frame({"content": "a"}, usage=first) + frame(usage={"completion_tokens": 2}))
+    decoder = ChatDecoder(NAMES)
+    batch = decoder.feed(frame({"content": "a"}, usage=first) + frame(usage={"completion_tokens": 2}))
     assert [part for part in batch if isinstance(part, UsageSeen)] == [
         UsageSeen(Usage(input=6, cache_read=4, output=2, raw=first | {"completion_tokens": 2}))
     ]
-    later = accumulator.feed(frame(usage={"prompt_tokens": None, "prompt_tokens_details": None}))
+    later = decoder.feed(frame(usage={"prompt_tokens": None, "prompt_tokens_details": None}))
     assert later == [UsageSeen(Usage(input=6, cache_read=4, output=2, raw=first | {"completion_tokens": 2}))]
 
 
@@ -451,12 +451,12 @@ STREAMS = sorted(path.stem for path in CAPTURES.glob("*_chat_*.sse"))
 def capture(name: str, slices: Sequence[int]) -> tuple[ResponseEnded, ProviderError | None]:
     body = (CAPTURES / f"{name}.sse").read_bytes()
     names = ["get_weather"]
-    accumulator = Accumulator({name: name for name in names})
+    decoder = ChatDecoder({name: name for name in names})
     builder = TurnBuilder(1, iter(f"call_{n}" for n in range(100)).__next__)
     for start, end in zip([0, *slices], [*slices, len(body)], strict=True):
-        builder.feed(accumulator.feed(body[start:end]))
-    builder.feed(accumulator.close())
-    error = accumulator.error
+        builder.feed(decoder.feed(body[start:end]))
+    builder.feed(decoder.close())
+    error = decoder.error
     return builder.end(1, None if error is None else "failed")[1], error
 
 

@@ -1,15 +1,17 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownloop.backends import openai_request
-from ownloop.backends.openai_request import Encoder, encode_request, wire_name
 from ownloop.backends.profiles import DEEPSEEK, GENERIC, LOCAL, MISTRAL, OPENAI, STRICT_TEMPLATE, Profile
+from ownloop.backends.wires import encoder as encoder_module
+from ownloop.backends.wires.chat_encoder import ChatEncoder
+from ownloop.backends.wires.encoder import Encoded, wire_name
 from ownloop.core.backend import ModelRequest, ModelSettings
 from ownloop.core.messages import (
     BlobBlock,
@@ -45,11 +47,15 @@ def result(call_id: str, text: str = "ok", *, is_error: bool = False) -> ToolRes
     return ToolResultBlock(call_id, "t", (TextBlock(text),), is_error)
 
 
+def encode_request(request: ModelRequest, profile: Profile = GENERIC) -> Encoded:
+    return ChatEncoder("p", "m", profile).encode(request)
+
+
 def encode(
     *messages: Message, profile: Profile = GENERIC, system: str = "", tools: tuple[ToolSpec, ...] = ()
 ) -> list[Json]:
     request = ModelRequest(system, messages, tools, ModelSettings(), blobs=BLOBS)
-    return encode_request(request, profile, "p", "m").messages
+    return encode_request(request, profile).body["messages"]
 
 
 def ids(messages: list[Json]) -> list[str]:
@@ -231,11 +237,11 @@ def test_tools_are_offered_under_legal_names() -> None:
         ToolSpec("x" * 80, "", {}),
     )
     encoded = encode_request(ModelRequest("", (), specs, ModelSettings()))
-    names = [tool["function"]["name"] for tool in encoded.tools]
+    names = [tool["function"]["name"] for tool in encoded.body["tools"]]
     assert names[1] == "plain"
     assert [encoded.names[name] for name in names] == [spec.name for spec in specs]
-    assert encoded.tools[1]["function"]["parameters"] == {"type": "object", "properties": {}}
-    assert encode_request(ModelRequest("", (), (), ModelSettings())).tools == []
+    assert encoded.body["tools"][1]["function"]["parameters"] == {"type": "object", "properties": {}}
+    assert encode_request(ModelRequest("", (), (), ModelSettings())).body.keys() == {"stream_options", "messages"}
 
 
 @given(st.text(max_size=100), st.text(max_size=100))
@@ -265,18 +271,18 @@ def test_a_growing_conversation_sends_the_same_prefix_and_encodes_only_what_is_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encoded: list[Any] = []
-    original = Encoder._encode_message
+    original = ChatEncoder._encode_message
 
-    def spy(self: Encoder, message: Message, *rest: Any) -> Any:
+    def spy(self: ChatEncoder, message: Message, *rest: Any) -> Any:
         encoded.append(message)
         return original(self, message, *rest)
 
-    monkeypatch.setattr(Encoder, "_encode_message", spy)
-    encoder = Encoder("p", "m")
+    monkeypatch.setattr(ChatEncoder, "_encode_message", spy)
+    encoder = ChatEncoder("p", "m")
     messages = conversation(20)
     before: list[Json] = []
     for length in range(1, len(messages) + 1):
-        sent = encoder.encode(request_of(messages[:length])).messages
+        sent = encoder.encode(request_of(messages[:length])).body["messages"]
         assert sent[: len(before)] == before
         assert encoded == [messages[length - 1]]
         encoded.clear()
@@ -285,22 +291,37 @@ def test_a_growing_conversation_sends_the_same_prefix_and_encodes_only_what_is_n
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(0, 10))
 def test_the_memo_changes_nothing_whatever_is_asked(lengths: list[int], dropped: int) -> None:
-    encoder = Encoder("p", "m")
+    encoder = ChatEncoder("p", "m")
     messages = conversation(20)
     for length in lengths:
         # Dropping a prefix (compaction) frees ids that were taken.
         for history in (messages[:length], messages[3 * dropped : length]):
-            assert encoder.encode(request_of(history)) == encode_request(request_of(history), GENERIC, "p", "m")
+            assert encoder.encode(request_of(history)) == encode_request(request_of(history))
 
 
 def test_the_memo_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_request, "REMEMBERED_MESSAGES", 10)
-    encoder = Encoder("p", "m")
+    monkeypatch.setattr(encoder_module, "REMEMBERED_MESSAGES", 10)
+    encoder = ChatEncoder("p", "m")
     for _ in range(5):
         history = conversation(20)
-        assert encoder.encode(request_of(history)) == encode_request(request_of(history), GENERIC, "p", "m")
+        assert encoder.encode(request_of(history)) == encode_request(request_of(history))
         assert len(encoder._young) + len(encoder._old) <= 20
 
 
 def test_what_is_sent_is_json() -> None:
     json.dumps(encode(*conversation(2)))
+
+
+def test_settings_become_the_fields_of_the_profile() -> None:
+    settings = ModelSettings(max_tokens=9, temperature=0.0, top_p=0.5, extra={"seed": 1, "tool_choice": "auto"})
+    ask = ModelRequest("", (), (ToolSpec("ping", "", {}),), settings)
+    body = encode_request(ask, OPENAI).body
+    assert {key: body[key] for key in ("max_completion_tokens", "temperature", "top_p", "seed", "tool_choice")} == {
+        "max_completion_tokens": 9,
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "seed": 1,
+        "tool_choice": "auto",
+    }
+    bare = encode_request(replace(ask, tools=()), replace(GENERIC, usage_option=False)).body
+    assert not {"tools", "tool_choice", "parallel_tool_calls", "stream_options"} & bare.keys()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownloop.backends.sse import SSEEvent, SSEReader, SSETooLargeError
+from ownloop.backends.wires.sse import SSEEvent, SSEReader, SSETooLargeError
 
-CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.sse"))
+CAPTURES = sorted((Path(__file__).parents[2] / "captures").glob("*.sse"))
 
 
 def message(data: str, *, id: str | None = None) -> SSEEvent:
@@ -248,7 +248,7 @@ def test_recorded_streams_read_the_same_at_every_cut(path: Path) -> None:
 
 
 def test_the_recorded_names_arrive() -> None:
-    body = (Path(__file__).parent / "captures" / "llamacpp_messages_error_midstream.sse").read_bytes()
+    body = (Path(__file__).parents[2] / "captures" / "llamacpp_messages_error_midstream.sse").read_bytes()
     assert read(body)[-1].event == "error"
 
 

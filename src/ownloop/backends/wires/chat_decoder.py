@@ -1,7 +1,6 @@
 """Decode the body of a streamed OpenAI chat completion: bytes in, parts out. Pure; for the backends of that wire.
 
-The invariant: the parts depend on the bytes alone, never on how the network cut them, and a response counts as complete
-only if the provider said so. The rules come from observed servers (tests/cases); the ones that decide most:
+The rules come from observed servers (tests/cases); the ones that decide most:
 
 - A tool turn is decided by calls that are there, never by the finish word, which servers get wrong both ways.
 - Only a call's arguments are a stream; its id is set once; "" means absent.
@@ -18,16 +17,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-import orjson
-
-from ownloop.backends.provider_errors import provider_error
-from ownloop.backends.sse import SSEEvent, SSEReader, SSETooLargeError
-from ownloop.backends.think_tags import Plain, ThinkTags
-from ownloop.core.backend import Finish, Part, PartDelta, PartEnd, PartStart, StopReason, UsageSeen
+from ownloop.backends.wires.decoder import Decoder, count_of, object_of
+from ownloop.backends.wires.think_tags import Plain, ThinkTags
+from ownloop.core.backend import Finish, PartDelta, PartEnd, PartStart, StopReason
 from ownloop.core.codec import dumps
 from ownloop.core.messages import Json
-from ownloop.core.usage import Usage, merge_counts
-from ownloop.errors import ProviderError, StreamInterruptedError
+from ownloop.core.usage import Usage
 
 FINISH_WORDS: Final[Mapping[str, StopReason]] = {
     "stop": "end_turn",
@@ -74,12 +69,8 @@ class _Call:
             return False
 
 
-class Accumulator:
-    """Build the parts of one response. Feed the body; stop reading when `done`; then `close`, then look at `error`.
-
-    Nothing raises for what a provider sends: what was shown stays shown, and `error` says why the response is not
-    complete. `names` maps the declared tools' names on the wire to ours.
-    """
+class ChatDecoder(Decoder):
+    """See `Decoder`."""
 
     def __init__(
         self,
@@ -89,22 +80,10 @@ class Accumulator:
         think_tags: bool = False,
         secrets: Sequence[str] = (),
     ) -> None:
-        self.done = False
-        """Nothing that follows matters: `[DONE]` or an error was seen."""
-        self.error: ProviderError | None = None
-        """Why the response is not complete; final after `close`."""
-        self.events = 0
-        """Events seen so far: the sign of life that a proxy's keep-alive comments are not."""
-        self.request_id: str | None = None
-        """Set by the transport from the reply's headers."""
-        self._names = names
+        super().__init__(names, provider=provider, secrets=secrets)
         # A name is sure at once unless a longer declared one begins with it.
         self._sure = frozenset(a for a in names if not any(b != a and b.startswith(a) for b in names))
-        self._provider = provider
-        self._secrets = secrets
-        self._reader = SSEReader()
         self._tags = ThinkTags() if think_tags else None
-        self._out: list[Part] = []
         self._next = 0
         self._open: Plain | None = None
         self._open_part = -1
@@ -117,97 +96,40 @@ class Accumulator:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[tuple[int | None, str], _Call] = {}
         self._word = ""
-        self._said_done = False
-        self._counts: Json = {}
-        self._has_news_of_usage = False
 
     @property
     def finished(self) -> bool:
-        """Whether the provider gave a finish reason: only usage may still come."""
         return bool(self._word)
 
-    def feed(self, data: bytes) -> list[Part]:
-        """Take the next bytes of the body; return the parts they complete."""
-        if self.done:
-            return []
-        try:
-            for event in self._reader.feed(data):
-                self._event(event)
-                if self.done:
-                    break
-        except SSETooLargeError as error:
-            self._too_large(error)
-        return self._take()
-
-    def lose(self, error: ProviderError) -> None:
-        """Say that the connection broke or was given up; that hurts only if the provider had not finished."""
-        if not self._word and self.error is None:
-            self.error = error
-        self.done = True
-
-    def close(self) -> list[Part]:
-        """End the response: return the last parts, with `Finish` if it is complete; else `error` is set."""
-        if not self.done:
-            self._end_body()
-            self.done = True
+    def _end(self) -> Finish:
         if self._tags is not None:
             self._plain(self._tags.close())
             self._tags = None
         calls = [call for call in self._calls if call.id or call.name or call.pieces]
-        if self.error is None:
-            self._judge(calls)
+        # After a bare `[DONE]` plain text is taken for an answer; calls are not.
+        is_answer = self._word or (self._said_done and self._has_text and not calls)
+        if self.error is None and not is_answer:
+            self._interrupted()
         if self.error is None:
             for call in calls:
                 self._announce(call)
             self._end_open()
             for call in sorted(calls, key=lambda call: call.part):
                 self._out.append(PartEnd(call.part, call.extra or None, None if call.name else _NAMELESS))
-        parts = self._take()
-        if self.error is None:
-            parts.append(Finish(self._stop_reason(calls), self._raw_stop(), self.request_id))
-        return parts
+        return Finish(self._stop_reason(calls), self._raw_stop(), self.request_id)
 
-    # --- the body ---
-
-    def _end_body(self) -> None:
-        try:
-            for event in self._reader.close():
-                self._event(event)
-        except SSETooLargeError as error:
-            self._too_large(error)
-        if self._reader.document is not None and self.error is None:
-            self._event(SSEEvent("message", self._reader.document))
-
-    def _event(self, event: SSEEvent) -> None:
-        self.events += 1
-        data = event.data
-        if event.event == "error":
-            self._fail(data)
+    def _frame(self, frame: Json, data: str) -> None:
+        if frame.get("error") or frame.get("object") == "error":
+            self._fail(frame)
             return
-        chunk = _load(data)
-        if type(chunk) is dict:
-            self._chunk(cast("Json", chunk), data)
-        elif type(chunk) is list and self._reader.document is not None:  # a body that is a list holds an error (Gemini)
-            self._fail(cast("object", chunk))
-        elif data.strip() == "[DONE]":
-            self._said_done = self.done = True
-        elif event.event == "message" and chunk is not None and not data.startswith(":"):
-            # A frame that was cut, or glued to the next: what was in it is lost, so this is no complete answer.
-            self.lose(StreamInterruptedError(f"{self._provider!r} sent a damaged frame in its stream"))
-
-    def _chunk(self, chunk: Json, data: str) -> None:
-        if chunk.get("error") or chunk.get("object") == "error":
-            self._fail(chunk)
-            return
-        choices = chunk.get("choices")
+        choices = frame.get("choices")
         if choices and type(choices) is list:
             choice = cast("list[object]", choices)[0]
             if type(choice) is dict:
                 self._choice(cast("Json", choice), data)
-        usage = chunk.get("usage")
+        usage = frame.get("usage")
         if usage and type(usage) is dict:
-            self._counts = merge_counts(self._counts, cast("Json", usage))
-            self._has_news_of_usage = True
+            self._count(cast("Json", usage))
 
     def _choice(self, choice: Json, data: str) -> None:
         delta = choice.get("delta")
@@ -387,19 +309,6 @@ class Accumulator:
 
     # --- the end ---
 
-    def _judge(self, calls: Sequence[_Call]) -> None:
-        if self._word or (self._said_done and self._has_text and not calls):
-            return
-        if self._said_done:
-            told = "ended its stream without a finish reason"
-        elif self.events:
-            told = "closed the connection before its answer was complete"
-        else:
-            told = "closed the connection without an answer"
-        self.error = StreamInterruptedError(
-            f"{self._provider!r} {told}", request_id=self.request_id, detail=self._reader.stray
-        )
-
     def _stop_reason(self, calls: Sequence[_Call]) -> StopReason:
         meant: StopReason = FINISH_WORDS.get(self._word, "other") if self._word else "end_turn"
         if self._refused or self._word == "content_filter":
@@ -413,60 +322,24 @@ class Accumulator:
     def _raw_stop(self) -> str | None:
         return "refusal" if self._refused and self._word != "content_filter" else self._word or None
 
-    def _fail(self, body: object) -> None:
-        self.done = True
-        self.error = provider_error(self._provider, body, secrets=self._secrets)
-        self.error.request_id = self.request_id
-
-    def _too_large(self, cause: SSETooLargeError) -> None:
-        self.lose(StreamInterruptedError(f"{self._provider!r} sent an event that is too large: {cause}"))
-        if self.error is not None:
-            self.error.__cause__ = cause
-
-    def _take(self) -> list[Part]:
-        parts, self._out = self._out, []
-        if self._has_news_of_usage:
-            self._has_news_of_usage = False
-            parts.append(UsageSeen(usage_of(self._counts)))
-        return parts
+    def _usage(self, counts: Json) -> Usage:
+        return usage_of(counts)
 
 
 def usage_of(counts: Json) -> Usage:
     """Return the normalised view of this wire's counts: its prompt tokens include the cached ones."""
-    details = _object(counts.get("prompt_tokens_details"))
-    cached = _count(details.get("cached_tokens"))
+    details = object_of(counts.get("prompt_tokens_details"))
+    cached = count_of(details.get("cached_tokens"))
     if cached is None:
-        cached = _count(counts.get("prompt_cache_hit_tokens"))  # DeepSeek
-    prompt = _count(counts.get("prompt_tokens"))
+        cached = count_of(counts.get("prompt_cache_hit_tokens"))  # DeepSeek
+    prompt = count_of(counts.get("prompt_tokens"))
     return Usage(
         input=None if prompt is None else max(0, prompt - (cached or 0)),
         cache_read=cached,
-        output=_count(counts.get("completion_tokens")),
-        reasoning=_count(_object(counts.get("completion_tokens_details")).get("reasoning_tokens")),
+        output=count_of(counts.get("completion_tokens")),
+        reasoning=count_of(object_of(counts.get("completion_tokens_details")).get("reasoning_tokens")),
         raw=counts,
     )
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _object(value: object) -> Json:
-    return cast("Json", value) if isinstance(value, dict) else {}
-
-
-def _load(data: str) -> object:
-    """Read a frame; False if it is not JSON.
-
-    orjson refuses lone surrogates (`\\ud83d` escapes cut by the provider) and NaN; the slow reader takes both.
-    """
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            return False
 
 
 def _exact_calls(data: str) -> list[Any] | None:
