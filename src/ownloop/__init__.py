@@ -11,8 +11,11 @@ from ownloop._version import __version__
 
 if TYPE_CHECKING:
     from ownloop.agent import Agent, open_store
+    from ownloop.backends.anthropic import ClaudeBackend
+    from ownloop.backends.huggingface import QwenHFBackend
     from ownloop.backends.local import LocalBackend
-    from ownloop.backends.openai_compatible import OpenAICompatibleBackend
+    from ownloop.backends.openai_compatible import LiveQwenBackend, OpenAICompatibleBackend
+    from ownloop.backends.openai_responses import OpenAIResponsesBackend
     from ownloop.backends.scripted import ScriptedBackend
     from ownloop.core.agent_base import AgentBase, AgentInteraction, AgentInteractionRequest, EnvVar
     from ownloop.core.backend import AgentTurn, Backend, ModelSettings, ToolCall
@@ -37,16 +40,20 @@ __all__ = [
     "AgentLoop",
     "AgentTurn",
     "Backend",
+    "ClaudeBackend",
     "EnvVar",
     "Hooks",
     "Image",
     "Limits",
+    "LiveQwenBackend",
     "LocalBackend",
     "MemoryStore",
     "ModelSettings",
     "OpenAICompatibleBackend",
+    "OpenAIResponsesBackend",
     "OwnloopError",
     "Policy",
+    "QwenHFBackend",
     "RunResult",
     "SQLiteStore",
     "ScriptedBackend",
@@ -68,16 +75,20 @@ _MODULE_OF = {
     "AgentLoop": "ownloop.runtime.agent_loop",
     "AgentTurn": "ownloop.core.backend",
     "Backend": "ownloop.core.backend",
+    "ClaudeBackend": "ownloop.backends.anthropic",
     "EnvVar": "ownloop.core.agent_base",
     "Hooks": "ownloop.core.ports",
     "Image": "ownloop.tools.image",
     "Limits": "ownloop.core.events",
+    "LiveQwenBackend": "ownloop.backends.openai_compatible",
     "LocalBackend": "ownloop.backends.local",
     "MemoryStore": "ownloop.store.memory",
     "ModelSettings": "ownloop.core.backend",
     "OpenAICompatibleBackend": "ownloop.backends.openai_compatible",
+    "OpenAIResponsesBackend": "ownloop.backends.openai_responses",
     "OwnloopError": "ownloop.errors",
     "Policy": "ownloop.core.policy",
+    "QwenHFBackend": "ownloop.backends.huggingface",
     "RunResult": "ownloop.core.operations",
     "SQLiteStore": "ownloop.store.sqlite",
     "ScriptedBackend": "ownloop.backends.scripted",

@@ -1,9 +1,14 @@
+import importlib.util
+from urllib.parse import urlsplit
+
 import pytest
 
 from ownloop.backends.local import LocalAdapter
-from ownloop.backends.models import FORMS, key_variable, open_model
+from ownloop.backends.model_forms import FORMS, ModelForm, forms_as_text
+from ownloop.backends.models import check_model, key_variable, open_model
 from ownloop.backends.openai_compatible import OpenAICompatibleAdapter
 from ownloop.backends.profiles import GENERIC, MISTRAL, OPENAI, OPENROUTER
+from ownloop.backends.transport import HttpAdapter
 from ownloop.errors import ConfigError
 
 
@@ -19,7 +24,7 @@ def refusal(model: str, **env: str) -> str:
     return str(caught.value)
 
 
-def key_of(opened: OpenAICompatibleAdapter) -> str | None:
+def key_of(opened: HttpAdapter) -> str | None:
     return next(iter(opened._secrets), None)
 
 
@@ -38,6 +43,36 @@ def test_openai_takes_the_key_from_its_own_variable() -> None:
     assert key_of(opened) == "sk-1"
     moved = server("openai:gpt-5", OPENAI_API_KEY="sk-1", OPENAI_BASE_URL="https://proxy.example/v1")
     assert moved.base_url == "https://proxy.example/v1"
+
+
+HOSTED = [form for form in FORMS if form.key_variable is not None]
+
+
+@pytest.mark.parametrize("form", HOSTED, ids=[form.scheme for form in HOSTED])
+def test_a_hosted_model_goes_with_its_own_key_to_its_own_host(form: ModelForm) -> None:
+    assert form.key_variable is not None
+    others = {other.key_variable: "sk-other" for other in HOSTED if other.key_variable is not None}
+    model = f"{form.scheme}:some/model"
+    check_model(model)
+    opened = open_model(model, env=others | {form.key_variable: "sk-own"})
+    assert isinstance(opened, HttpAdapter)
+    assert opened.model == "some/model"
+    assert key_of(opened) == "sk-own"
+    host = urlsplit(opened.base_url).hostname
+    assert host in {"api.anthropic.com", "api.openai.com", "router.huggingface.co"}
+    del others[form.key_variable]
+    assert f"needs a key: set {form.key_variable}" in refusal(model, **others)
+    if form.url_variable is not None:
+        moved = open_model(model, env={form.key_variable: "sk-own", form.url_variable: "https://proxy.example/v1"})
+        assert isinstance(moved, HttpAdapter)
+        assert urlsplit(moved.base_url).hostname == "proxy.example"
+
+
+@pytest.mark.parametrize("form", HOSTED, ids=[form.scheme for form in HOSTED])
+def test_a_missing_extra_is_named(form: ModelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert form.key_variable is not None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert f"pip install 'ownloop[{form.extra}]'" in refusal(f"{form.scheme}:m", **{form.key_variable: "sk-own"})
 
 
 def test_a_missing_key_is_named() -> None:
@@ -84,8 +119,9 @@ def test_a_key_that_is_handed_over_wins() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("anthropic:claude-opus-5", "https://openrouter.ai/api/v1#anthropic/claude-opus-5"),
-        ("hf:Qwen/Qwen3-32B", "https://router.huggingface.co/v1#Qwen/Qwen3-32B"),
+        ("claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
+        ("antropic:claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
+        ("hf:", "did you mean 'hf:NAME'?"),
         ("ollama:qwen3", "did you mean 'http://localhost:11434/v1#qwen3'?"),
         ("locl", "did you mean 'local'?"),
         ("opnai:gpt-5", "did you mean 'openai:gpt-5'?"),
@@ -94,8 +130,8 @@ def test_a_key_that_is_handed_over_wins() -> None:
         ("local:", "did you mean 'local'?"),
         ("openai:", "did you mean 'openai:NAME'?"),
         ("lokal:/a.gguf", "did you mean 'local:/a.gguf'?"),
-        ("", FORMS),
-        ("something/else", FORMS),
+        ("", forms_as_text()),
+        ("something/else", forms_as_text()),
         ("http://localhost:8000/v1", "write http://localhost:8000/v1#NAME"),
         ("http://#m", "base URL"),
     ],

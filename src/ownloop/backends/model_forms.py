@@ -40,7 +40,15 @@ _OPENAI: Final = ("openai", "aiohttp")
 FORMS: Final = (
     ModelForm("local", "local", "a tiny model on this machine, fetched once; no key", "local", ("xllamacpp", *_OPENAI)),
     ModelForm("local", "local:/path/model.gguf", "any GGUF file on this machine", "local", ("xllamacpp", *_OPENAI)),
-    ModelForm("anthropic", "anthropic:NAME", "Claude", "anthropic", ("anthropic", "aiohttp"), "ANTHROPIC_API_KEY"),
+    ModelForm(
+        "anthropic",
+        "anthropic:NAME",
+        "Claude",
+        "anthropic",
+        ("anthropic", "aiohttp"),
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_BASE_URL",
+    ),
     ModelForm("openai", "openai:NAME", "OpenAI", "openai", _OPENAI, "OPENAI_API_KEY", "OPENAI_BASE_URL"),
     ModelForm(
         "openai-responses",

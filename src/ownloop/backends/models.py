@@ -16,33 +16,14 @@ from urllib.parse import urlsplit
 
 from ownloop.backends.llama_server import LocalServerPool
 from ownloop.backends.local import LocalAdapter
-from ownloop.backends.openai_compatible import OpenAICompatibleAdapter, normal_base_url
+from ownloop.backends.model_forms import FORMS, USUAL_SERVERS, forms_as_text
+from ownloop.backends.openai_compatible import OPENAI_URL, OpenAICompatibleAdapter, normal_base_url
 from ownloop.backends.profiles import HOSTS
 from ownloop.core.backend import Adapter
 from ownloop.errors import ConfigError
 
-OPENAI_URL: Final = "https://api.openai.com/v1"
-
-FORMS: Final = """\
-  local                        a tiny model on this machine; no key, nothing to install beside ownloop[local]
-  local:/path/to/model.gguf    any GGUF file on this machine
-  openai:NAME                  OpenAI; the key in OPENAI_API_KEY
-  http://HOST:PORT/v1#NAME     any OpenAI-compatible server: vLLM, SGLang, llama.cpp, Ollama, LM Studio
-  https://HOST/v1#NAME         the same, hosted: https://openrouter.ai/api/v1#NAME with OPENROUTER_API_KEY"""
-
-_LATER: Final = {
-    "anthropic": "it comes with the next release; today Claude works as https://openrouter.ai/api/v1#anthropic/NAME",
-    "hf": "it comes with the next release; today https://router.huggingface.co/v1#NAME works, the token in HF_TOKEN",
-}
-_SERVERS: Final = {
-    "ollama": "http://localhost:11434/v1",
-    "vllm": "http://localhost:8000/v1",
-    "sglang": "http://localhost:30000/v1",
-    "lmstudio": "http://localhost:1234/v1",
-    "llamacpp": "http://localhost:8080/v1",
-}
-"""Where servers listen if nobody says otherwise: for the hint only."""
 _OPENAI_NAMES: Final = re.compile(r"(chatgpt|gpt|o\d)\b")
+_CLAUDE_NAMES: Final = re.compile(r"claude\b")
 
 
 def open_model(
@@ -66,8 +47,8 @@ def open_model(
         return LocalAdapter(rest, servers=servers, on_progress=on_progress)
     if scheme in ("http", "https"):
         return _server(model.strip(), api_key, env)
-    if scheme == "openai" and rest:
-        return _openai(rest, api_key, env)
+    if scheme in _HOSTED and rest:
+        return _hosted(scheme, rest, api_key, env)
     raise ConfigError(_no_such_form(model.strip(), scheme, rest))
 
 
@@ -76,7 +57,7 @@ def check_model(model: str) -> None:
     scheme, colon, rest = model.strip().partition(":")
     if scheme in ("http", "https"):
         _address(model.strip())
-    elif not (scheme == "local" and (rest or not colon)) and not (scheme == "openai" and rest):
+    elif not (scheme == "local" and (rest or not colon)) and not (scheme in _HOSTED and rest):
         raise ConfigError(_no_such_form(model.strip(), scheme, rest))
 
 
@@ -97,14 +78,51 @@ def key_variable(base_url: str) -> str:
     return "OWNLOOP_API_KEY_" + re.sub(r"[^A-Z0-9]", "_", host.upper())
 
 
-def _openai(name: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
-    key = api_key or env.get("OPENAI_API_KEY")
+def _claude(name: str, key: str, url: str | None, variable: str) -> Adapter:
+    from ownloop.backends.anthropic import ANTHROPIC_URL, ClaudeAdapter
+
+    return ClaudeAdapter(name, key, base_url=url or ANTHROPIC_URL, key_variable=variable)
+
+
+def _openai(name: str, key: str, url: str | None, variable: str) -> Adapter:
+    return OpenAICompatibleAdapter(url or OPENAI_URL, name, key, name="openai", key_variable=variable)
+
+
+def _openai_responses(name: str, key: str, url: str | None, variable: str) -> Adapter:
+    from ownloop.backends.openai_responses import OpenAIResponsesAdapter
+
+    return OpenAIResponsesAdapter(url or OPENAI_URL, name, key, key_variable=variable)
+
+
+def _hugging_face(name: str, key: str, url: str | None, variable: str) -> Adapter:
+    from ownloop.backends.huggingface import ROUTER_URL, HuggingFaceAdapter
+
+    return HuggingFaceAdapter(name, key, base_url=url or ROUTER_URL, key_variable=variable)
+
+
+# Each imports its wire when it is asked for: a program uses one or two of them.
+_HOSTED: Final[Mapping[str, Callable[[str, str, str | None, str], Adapter]]] = {
+    "anthropic": _claude,
+    "openai": _openai,
+    "openai-responses": _openai_responses,
+    "hf": _hugging_face,
+}
+
+
+def _hosted(scheme: str, name: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
+    form = next(form for form in FORMS if form.scheme == scheme)
+    assert form.key_variable is not None
+    if form.missing:
+        packages = " and ".join(repr(module) for module in form.missing)
+        raise ConfigError(
+            f"model '{scheme}:{name}' needs the Python package {packages}: pip install 'ownloop[{form.extra}]'"
+        )
+    key = api_key or env.get(form.key_variable)
     if not key:
         raise ConfigError(
-            f"model 'openai:{name}' needs a key: set OPENAI_API_KEY, or try model 'local', which needs none"
+            f"model '{scheme}:{name}' needs a key: set {form.key_variable}, or try model 'local', which needs none"
         )
-    url = env.get("OPENAI_BASE_URL") or OPENAI_URL
-    return OpenAICompatibleAdapter(url, name, key, name="openai", key_variable="OPENAI_API_KEY")
+    return _HOSTED[scheme](name, key, env.get(form.url_variable) if form.url_variable else None, form.key_variable)
 
 
 def _server(model: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
@@ -119,15 +137,16 @@ def _server(model: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
 
 def _no_such_form(model: str, scheme: str, rest: str) -> str:
     name = rest or "NAME"
-    if scheme in _LATER:
-        return f"model {model!r}: {_LATER[scheme]}".replace("NAME", name)
-    if scheme in _SERVERS:
-        meant = f"{_SERVERS[scheme]}#{name}"
+    server = next((server for server in USUAL_SERVERS if server.name == scheme), None)
+    if server is not None:
+        meant = f"{server.base_url}#{name}"
     elif not rest and _OPENAI_NAMES.match(model):
         meant = f"openai:{model}"
+    elif not rest and _CLAUDE_NAMES.match(model):
+        meant = f"anthropic:{model}"
     else:
-        meant = next(iter(difflib.get_close_matches(scheme.lower(), ["local", "openai", *_LATER], n=1)), "")
+        meant = next(iter(difflib.get_close_matches(scheme.lower(), ["local", *_HOSTED], n=1)), "")
         if meant and (rest or meant != "local"):
             meant = f"{meant}:{name}"
     hint = f"; did you mean {meant!r}?" if meant else ""
-    return f"model {model!r} is not known{hint}\nWhat a model may be:\n{FORMS}"
+    return f"model {model!r} is not known{hint}\nWhat a model may be:\n{forms_as_text()}"

@@ -167,6 +167,12 @@ def ensure_default_model(
         ) from error
 
 
+def fetched_model(weights: PinnedWeights = DEFAULT_WEIGHTS) -> Path | None:
+    """Return the verified file of the default model if it is on this machine; fetch nothing."""
+    fetch = _Fetch(weights, cache_dir(), _silent, threading.Event())
+    return fetch.cached() or fetch.installed()
+
+
 def _silent(text: str) -> None:
     del text
 

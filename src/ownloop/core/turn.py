@@ -86,7 +86,7 @@ def parse_arguments(text: str) -> tuple[Json, str | None]:
         return {}, None
     if not isinstance(value, dict):
         return {}, f"the arguments are a JSON {_json_type(value)}; send one JSON object"
-    if _is_too_deep(value):
+    if is_too_deep(value):
         return {}, f"the arguments are nested too deeply; send at most {MAX_DEPTH} levels"
     return clean_json(value), None
 
@@ -100,7 +100,8 @@ def _checked(raw: Json) -> Json:
         raise ValueError(f"the raw form of a block is not JSON: {error}") from error
 
 
-def _is_too_deep(value: Any) -> bool:
+def is_too_deep(value: Any) -> bool:
+    """Whether a JSON value has more than MAX_DEPTH levels."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [child for item in level for child in _children(item)]
@@ -195,8 +196,8 @@ class TurnBuilder:
                 self._close(number, out)
             case UsageSeen(usage):
                 self.usage = usage
-            case Finish():
-                self._finish = part
+            case Finish(stop_reason, raw_stop, request_id):
+                self._finish = Finish(stop_reason, clean_text(raw_stop) if raw_stop else None, request_id)
             case _:  # `feed` took the deltas
                 raise ValueError(f"{part!r} is no part of a response")
 

@@ -14,12 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from ownloop.backends.profiles import GENERIC, PROFILES, Profile
+from ownloop.backends.profiles import ANTHROPIC, GENERIC, PROFILES, Profile
 from ownloop.backends.wires.chat_decoder import ChatDecoder
 from ownloop.backends.wires.chat_encoder import ChatEncoder
 from ownloop.backends.wires.decoder import Decoder
 from ownloop.backends.wires.encoder import Encoder
+from ownloop.backends.wires.messages_decoder import MessagesDecoder
+from ownloop.backends.wires.messages_encoder import MessagesEncoder
 from ownloop.backends.wires.provider_errors import provider_error
+from ownloop.backends.wires.responses_decoder import ResponsesDecoder
+from ownloop.backends.wires.responses_encoder import ResponsesEncoder
 from ownloop.core.backend import ModelRequest, ModelSettings, Part
 from ownloop.core.events import ErrorInfo, ResponseEnded
 from ownloop.core.messages import (
@@ -129,12 +133,33 @@ def _chat_counts(usage: Usage) -> Mapping[str, int | None]:
     }
 
 
+def _responses_counts(usage: Usage) -> Mapping[str, int | None]:
+    return {
+        "input_tokens": usage.raw.get("input_tokens"),
+        "output_tokens": usage.raw.get("output_tokens"),
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation_input_tokens": usage.cache_write,
+    }
+
+
 WIRES: Final[Mapping[str, Wire]] = {
     "openai-chat": Wire(
         "m",
         lambda case: ChatEncoder(PROVIDER, case.model, case.profile),
         lambda case, names: ChatDecoder(names, provider=PROVIDER, think_tags=case.profile.think_tags),
         _chat_counts,
+    ),
+    "anthropic-messages": Wire(
+        "claude-x",
+        lambda case: MessagesEncoder(PROVIDER, case.model, ANTHROPIC),
+        lambda _, names: MessagesDecoder(names, provider=PROVIDER),
+        lambda usage: usage.raw,
+    ),
+    "openai-responses": Wire(
+        "gpt-5",
+        lambda case: ResponsesEncoder(PROVIDER, case.model, case.profile),
+        lambda case, names: ResponsesDecoder(names, provider=PROVIDER, think_tags=case.profile.think_tags),
+        _responses_counts,
     ),
 }
 

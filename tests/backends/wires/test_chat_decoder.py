@@ -1,11 +1,7 @@
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ownloop.backends.wires.chat_decoder import ChatDecoder, usage_of
 from ownloop.backends.wires.think_tags import ThinkTags
@@ -22,7 +18,6 @@ from ownloop.errors import (
 )
 
 NAMES = {"read": "read", "read_file": "read_file", "ping": "ping", "files_read_1a2b3c4d": "files.read"}
-CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 def frame(delta: dict[str, Any] | None = None, finish: str | None = None, **rest: Any) -> bytes:
@@ -441,54 +436,3 @@ def test_usage_is_known_of_a_response_that_failed() -> None:
     fact, _, _ = decode(frame({"content": "a"}, usage={"prompt_tokens": 5}), b'data: {"error": "x"}\n\n')
     assert fact.usage is not None
     assert fact.usage.input == 5
-
-
-# --- real servers ---
-
-STREAMS = sorted(path.stem for path in CAPTURES.glob("*_chat_*.sse"))
-
-
-def capture(name: str, slices: Sequence[int]) -> tuple[ResponseEnded, ProviderError | None]:
-    body = (CAPTURES / f"{name}.sse").read_bytes()
-    names = ["get_weather"]
-    decoder = ChatDecoder({name: name for name in names})
-    builder = TurnBuilder(1, iter(f"call_{n}" for n in range(100)).__next__)
-    for start, end in zip([0, *slices], [*slices, len(body)], strict=True):
-        builder.feed(decoder.feed(body[start:end]))
-    builder.feed(decoder.close())
-    error = decoder.error
-    return builder.end(1, None if error is None else "failed")[1], error
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_real_stream_is_the_same_at_every_slicing(name: str) -> None:
-    size = (CAPTURES / f"{name}.sse").stat().st_size
-    whole, error = capture(name, [])
-    byte_by_byte, other = capture(name, range(1, size))
-    assert byte_by_byte == whole
-    assert type(other) is type(error)
-    # every place to cut it in two, a prime step apart so that all residues of a frame are met over the captures
-    for cut in range(1, size, 13):
-        assert capture(name, [cut])[0] == whole
-
-
-@given(st.sampled_from(STREAMS), st.lists(st.integers(0, 3000), max_size=20))
-def test_a_real_stream_is_the_same_at_random_cuts(name: str, cuts: list[int]) -> None:
-    size = (CAPTURES / f"{name}.sse").stat().st_size
-    assert capture(name, sorted(min(cut, size) for cut in cuts))[0] == capture(name, [])[0]
-
-
-def test_what_real_servers_said_is_what_we_read() -> None:
-    seen = {name: capture(name, []) for name in STREAMS}
-    assert {name for name, (_, error) in seen.items() if error is not None} == {"llamacpp_chat_error_midstream"}
-    for server in ("llamacpp", "vllm"):
-        tool = seen[f"{server}_chat_tool"][0]
-        (block,) = [block for block in tool.blocks if isinstance(block, ToolCallBlock)]
-        assert (block.name, block.input["city"], tool.stop_reason) == ("get_weather", "Paris", "tool_use")
-        assert block.provider_id
-        assert tool.usage is not None
-        assert tool.usage.output
-        cut = seen[f"{server}_chat_tool_cut"][0]
-        assert [(name, problem) for _, name, problem in inputs(cut)] == [("get_weather", CUT)]
-        assert seen[f"{server}_chat_max_tokens"][0].stop_reason == "max_tokens"
-        assert seen[f"{server}_chat_text"][0].stop_reason == "end_turn"

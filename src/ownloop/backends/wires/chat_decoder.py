@@ -17,31 +17,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from ownloop.backends.wires.decoder import Decoder, count_of, object_of
+from ownloop.backends.wires.decoder import NAMELESS, Decoder, arguments_text, count_of, kept, object_of, stop_reason
 from ownloop.backends.wires.think_tags import Plain, ThinkTags
-from ownloop.core.backend import Finish, PartDelta, PartEnd, PartStart, StopReason
-from ownloop.core.codec import dumps
+from ownloop.core.backend import Finish, PartDelta, PartEnd, PartStart
 from ownloop.core.messages import Json
 from ownloop.core.usage import Usage
 
-FINISH_WORDS: Final[Mapping[str, StopReason]] = {
-    "stop": "end_turn",
-    "eos": "end_turn",
-    "eos_token": "end_turn",
-    "end_turn": "end_turn",
-    "stop_sequence": "end_turn",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "tool_use": "tool_use",
-    "length": "max_tokens",
-    "max_tokens": "max_tokens",
-    "model_length": "max_tokens",
-}
-"""The words of servers; any other one is `other`. `content_filter` has its own rule in `core.turn`."""
-
 _WEIGHT: Final = {"content_filter": 3, "length": 2, "max_tokens": 2, "model_length": 2}
 """Some servers finish twice; a later, lighter word does not take back a heavier one."""
-_NAMELESS: Final = "the provider sent this call without a tool name, so it was not run"
 _OWN_FIELDS: Final = frozenset({"index", "id", "type", "function"})
 
 
@@ -115,8 +98,9 @@ class ChatDecoder(Decoder):
                 self._announce(call)
             self._end_open()
             for call in sorted(calls, key=lambda call: call.part):
-                self._out.append(PartEnd(call.part, call.extra or None, None if call.name else _NAMELESS))
-        return Finish(self._stop_reason(calls), self._raw_stop(), self.request_id)
+                self._out.append(PartEnd(call.part, kept(call.extra) or None, None if call.name else NAMELESS))
+        word = "refusal" if self._refused and self._word != "content_filter" else self._word
+        return Finish(stop_reason(word or "stop", has_calls=bool(calls)), word or None, self.request_id)
 
     def _frame(self, frame: Json, data: str) -> None:
         if frame.get("error") or frame.get("object") == "error":
@@ -234,8 +218,8 @@ class ChatDecoder(Decoder):
         name, id, index = function.get("name"), entry.get("id"), entry.get("index")
         name = name if type(name) is str else ""
         arguments = function.get("arguments")
-        if arguments is not None and type(arguments) is not str:
-            arguments = dumps(arguments)  # Ollama and others send the object itself
+        if arguments is not None:
+            arguments = arguments_text(arguments)  # Ollama and others send the object itself
         id, index = id if type(id) is str else "", index if type(index) is int else None
         call = self._start(index, id) if whole else self._find(index, id, name, arguments or "")
         for key, value in entry.items():
@@ -306,21 +290,6 @@ class ChatDecoder(Decoder):
         self._out.append(PartStart(call.part, "tool_call", self._names.get(call.name, call.name), call.id or None))
         if call.pieces:
             self._out.append(PartDelta(call.part, "".join(call.pieces)))
-
-    # --- the end ---
-
-    def _stop_reason(self, calls: Sequence[_Call]) -> StopReason:
-        meant: StopReason = FINISH_WORDS.get(self._word, "other") if self._word else "end_turn"
-        if self._refused or self._word == "content_filter":
-            return "other"
-        if meant == "max_tokens":
-            return meant
-        if calls:
-            return "tool_use"
-        return "other" if meant == "tool_use" else meant
-
-    def _raw_stop(self) -> str | None:
-        return "refusal" if self._refused and self._word != "content_filter" else self._word or None
 
     def _usage(self, counts: Json) -> Usage:
         return usage_of(counts)

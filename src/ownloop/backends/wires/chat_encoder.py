@@ -12,6 +12,8 @@ from ownloop.backends.wires.encoder import (
     data_url,
     object_schema,
     paragraphs,
+    returned_by,
+    see_next_message,
     unread,
     wire_name,
 )
@@ -92,8 +94,8 @@ class ChatEncoder(Encoder):
             text = paragraphs(result.content)
             attached = [block for block in result.content if isinstance(block, BlobBlock)]
             if attached:
-                text = text or f"See the {'attachment' if len(attached) == 1 else 'attachments'} in the next message."
-                shown.append({"type": "text", "text": f"Returned by {wire_name(result.name)} (call {id}):"})
+                text = text or see_next_message(attached)
+                shown.append({"type": "text", "text": returned_by(result, id)})
                 shown.extend(part for block in attached if (part := self._part(block, blobs)) is not None)
             yield {"role": "tool", "tool_call_id": id, "content": FAILED + text if result.is_error else text}
         if shown:

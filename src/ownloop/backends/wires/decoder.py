@@ -9,16 +9,39 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, Final, cast
 
 import orjson
 
 from ownloop.backends.wires.provider_errors import provider_error
 from ownloop.backends.wires.sse import SSEEvent, SSEReader, SSETooLargeError
-from ownloop.core.backend import Finish, Part, UsageSeen
+from ownloop.core.backend import Finish, Part, StopReason, UsageSeen
+from ownloop.core.codec import dumps
 from ownloop.core.messages import Json
+from ownloop.core.text import clean_json
+from ownloop.core.turn import REFUSALS, is_too_deep
 from ownloop.core.usage import Usage, merge_counts
 from ownloop.errors import ProviderError, StreamInterruptedError
+
+FINISH_WORDS: Final[Mapping[str, StopReason]] = {
+    "stop": "end_turn",
+    "completed": "end_turn",
+    "eos": "end_turn",
+    "eos_token": "end_turn",
+    "end_turn": "end_turn",
+    "stop_sequence": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "tool_use": "tool_use",
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "model_length": "max_tokens",
+    "model_context_window_exceeded": "max_tokens",
+}
+"""The words of servers; any other one is `other`."""
+
+NAMELESS: Final = "the provider sent this call without a tool name, so it was not run"
 
 
 class Decoder(ABC):
@@ -130,8 +153,10 @@ class Decoder(ABC):
 
     def _count(self, counts: Json) -> None:
         """Take more of the response's usage; a field replaces what it was before."""
-        self._counts = merge_counts(self._counts, counts)
-        self._has_news_of_usage = True
+        counts = kept(counts) or {}
+        if counts:
+            self._counts = merge_counts(self._counts, counts)
+            self._has_news_of_usage = True
 
     def _fail(self, body: object) -> None:
         """End the response with the provider's own error."""
@@ -141,15 +166,14 @@ class Decoder(ABC):
 
     def _interrupted(self) -> None:
         """End the response as one that the provider never finished."""
+        stray = self._reader.stray
         if self._said_done:
-            told = "ended its stream without a finish reason"
+            told, stray = "ended its stream without a finish reason", None
         elif self.events:
             told = "closed the connection before its answer was complete"
         else:
             told = "closed the connection without an answer"
-        self.error = StreamInterruptedError(
-            f"{self._provider!r} {told}", request_id=self.request_id, detail=self._reader.stray
-        )
+        self.error = StreamInterruptedError(f"{self._provider!r} {told}", request_id=self.request_id, detail=stray)
 
     def _too_large(self, cause: SSETooLargeError) -> None:
         self.lose(StreamInterruptedError(f"{self._provider!r} sent an event that is too large: {cause}"))
@@ -176,6 +200,45 @@ def load(data: str) -> object:
             return json.loads(data)
         except (ValueError, RecursionError):
             return False
+
+
+def load_exact(data: str) -> object:
+    """Read a frame with all digits, for what goes back as it came: orjson makes floats of integers over 64 bits."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return load(data)
+
+
+def arguments_text(value: object) -> str:
+    """Return arguments as the text they should have come as; NaN and the like stay what no reader takes."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return "["  # whatever they are, nobody can mean them; so they are refused as what does not parse
+
+
+def kept(raw: Json) -> Json | None:
+    """Return an object as a journal can hold it; None if it cannot: NaN, infinities, too many levels."""
+    if is_too_deep(raw):
+        return None
+    try:
+        dumps(raw)
+    except ValueError:
+        return None
+    return clean_json(raw)
+
+
+def stop_reason(word: str, *, has_calls: bool) -> StopReason:
+    """Return what a finish word means: a tool turn is decided by calls that are there, never by the word."""
+    meant: StopReason = FINISH_WORDS.get(word, "other")
+    if meant == "max_tokens" or word in REFUSALS:
+        return meant
+    if has_calls:
+        return "tool_use"
+    return "other" if meant == "tool_use" else meant
 
 
 def count_of(value: object) -> int | None:

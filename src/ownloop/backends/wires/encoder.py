@@ -177,6 +177,16 @@ def unread(block: BlobBlock) -> str:
     return f"[an attachment of type {block.media_type} that this model cannot read]"
 
 
+def see_next_message(attached: Sequence[BlobBlock]) -> str:
+    """Return what a result says whose attachments follow in a message of their own."""
+    return f"See the {'attachment' if len(attached) == 1 else 'attachments'} in the next message."
+
+
+def returned_by(result: ToolResultBlock, id: str) -> str:
+    """Return what introduces the attachments of a result there."""
+    return f"Returned by {wire_name(result.name)} (call {id}):"
+
+
 def base64_of(block: BlobBlock, blobs: Mapping[str, bytes]) -> str:
     """Raises ValueError if the bytes are not there."""
     body = blobs.get(block.digest)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
+from ownloop.core.text import clean_text
 from ownloop.errors import (
     AuthError,
     BackendTimeoutError,
@@ -31,16 +32,35 @@ _BY_WORD: Final[Mapping[str, type[ProviderError]]] = {
     "authentication_error": AuthError,
     "invalid_api_key": AuthError,
     "permission_error": AuthError,
+    "billing_error": AuthError,
     # Both come as 429, but no wait helps: an account without credit has a key without rights.
     "insufficient_quota": AuthError,
     "billing_hard_limit_reached": AuthError,
     "rate_limit_error": RateLimitedError,
     "rate_limit_exceeded": RateLimitedError,
     "overloaded_error": OverloadedError,
+    "server_is_overloaded": OverloadedError,
+    "slow_down": RateLimitedError,
     "timeout_error": BackendTimeoutError,
     # The model's slip, not the request's (Groq): asking again helps.
     "tool_use_failed": ProviderError,
     "output_parse_failed": ProviderError,
+    # What a response fails of that will fail again: inside a stream there is no status that would say so.
+    **dict.fromkeys(
+        (
+            *(
+                "invalid_prompt",
+                "data_residency_mismatch",
+                "bio_policy",
+                "cyber_policy",
+                "misalignment_policy_violation",
+            ),
+            *("invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_mode", "image_too_large"),
+            *("image_too_small", "image_parse_error", "image_content_policy_violation", "image_file_too_large"),
+            *("unsupported_image_media_type", "empty_image_file"),
+        ),
+        BadRequestError,
+    ),
 }
 
 _BY_STATUS: Final[Mapping[int, type[ProviderError]]] = {
@@ -60,6 +80,7 @@ _CONTEXT_PHRASES: Final = (
     "context size",
     "context window",
     "context length",
+    "context limit",
     "prompt is too long",
 )
 
@@ -100,7 +121,7 @@ def provider_error(
     if status is None:
         status = next((int(word) for word in words if word.isdecimal() and 400 <= int(word) <= 599), None)
     kind = _kind(status, message, words)
-    detail = redact(message.strip(), secrets)[:MAX_DETAIL_CHARS] or None
+    detail = redact(clean_text(message.strip()), secrets)[:MAX_DETAIL_CHARS] or None
     told = f"{provider!r} {_SAYS[kind]}" + (f" (status {status})" if status else "") + (f": {detail}" if detail else "")
     if kind is AuthError and key_hint:
         told = f"{told}; {key_hint}"
@@ -146,9 +167,17 @@ def _read(body: object) -> tuple[str, list[str]]:
     if isinstance(inner, str):
         return inner, []
     error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else fields
-    words = [str(error[key]).lower() for key in ("code", "type") if error.get(key) is not None]
-    message = error.get("message") or error.get("detail") or fields.get("message") or ""
-    return message if isinstance(message, str) else json.dumps(message), words
+    words = [str(error[key]).lower() for key in ("code", "type") if isinstance(error.get(key), str | int)]
+    return _text(error.get("message") or error.get("detail") or fields.get("message") or ""), words
+
+
+def _text(message: object) -> str:
+    if isinstance(message, str):
+        return message
+    try:
+        return json.dumps(message)
+    except RecursionError:
+        return ""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

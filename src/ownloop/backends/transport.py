@@ -1,0 +1,279 @@
+"""What all adapters over HTTP share: send a request, read the reply to its end, and name what goes wrong on the way.
+
+The vendors' SDKs do transport and auth; the bytes, their meaning and every retry are ours. The invariants: a key goes
+to the base URL it was given for and nowhere else, and leaving a response in any way closes its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from ownloop.backends.profiles import Profile, profile_for
+from ownloop.backends.wires.decoder import Decoder
+from ownloop.backends.wires.encoder import Encoded, Encoder
+from ownloop.backends.wires.provider_errors import provider_error, redact
+from ownloop.core.backend import Adapter, ModelRequest, Part
+from ownloop.core.messages import Json
+from ownloop.errors import (
+    BackendTimeoutError,
+    BackendUnavailableError,
+    ConfigError,
+    ProviderError,
+    StreamInterruptedError,
+)
+
+CONNECT_S: Final = 10.0
+"""A host that answers no connection for so long is down; waiting for the answer is what `timeout_s` is for."""
+FINISH_GRACE_S: Final = 5.0
+"""After the finish reason only usage may come; a server that then keeps the stream open does not hold up the turn."""
+DRAIN_S: Final = 0.05
+"""After the last event, how long the end of the body may take, so that the connection can be used again."""
+SILENCE_FACTOR: Final = 3
+"""Keep-alive comments reset `timeout_s`, but a stream of nothing else ends after this many times it."""
+
+Exceptions = tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The exceptions that an SDK's raw path lets out, by what they mean; their causes are asked too."""
+
+    any: Exceptions
+    status: Exceptions
+    """The server refused: the exception has the reply in `response`."""
+    connect_timeout: Exceptions
+    silent: Exceptions
+    refused: Exceptions
+    """There is nobody to talk to. Asked before `cut`, of which some libraries make these a kind."""
+    cut: Exceptions
+    """The connection stood, and broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply whose headers were read."""
+
+    headers: Mapping[str, str]
+    body: AsyncGenerator[bytes]
+
+
+class HttpAdapter(ABC):
+    """One model behind one base URL; stateless, so sessions share it.
+
+    Without `api_key` no key is sent, whatever the environment holds. A subclass is one wire over one SDK.
+    """
+
+    NAME: ClassVar[str]
+    """The label, unless another is given."""
+    WIRE: ClassVar[str] = ""
+    """Follows the host in `provider`, so that blocks of one wire are not replayed on another one of the same host."""
+    ENCODER: ClassVar[type[Encoder]]
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        profile: Profile | None = None,
+        name: str | None = None,
+        provider: str | None = None,
+        key_variable: str | None = None,
+    ) -> None:
+        self.base_url = base_url
+        self.name = name or self.NAME
+        self.provider = provider or urlsplit(base_url).netloc + self.WIRE
+        self.model = model
+        self.profile = profile or self._usual_profile()
+        self._key_hint = f"the key is read from ${key_variable}" if key_variable else ""
+        self._secrets = (api_key,) if api_key else ()
+        self._encoder = self.ENCODER(self.provider, model, self.profile)
+        self._has_answered = False
+        """Whether there may be an idle connection that the server has closed in the meantime."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r}, {self.model!r})"
+
+    # --- what a wire and its SDK say ---
+
+    def _usual_profile(self) -> Profile:
+        return profile_for(self.base_url)
+
+    @abstractmethod
+    def _decoder(self, encoded: Encoded) -> Decoder:
+        """Return a fresh decoder for the reply to a request."""
+
+    @abstractmethod
+    def _failures(self) -> Failures:
+        """Import the SDK (half a second the first time). Raises ConfigError that names the extra."""
+
+    @abstractmethod
+    async def _post(self, stack: AsyncExitStack, body: Json, timeout_s: float | None) -> Reply:
+        """Send a request and read the headers of the reply, which `stack` closes.
+
+        Raises whatever `_failures` knows. `timeout_s` is the longest silence; connecting may take CONNECT_S.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+    # --- one response ---
+
+    async def start(self, request: ModelRequest) -> AsyncIterator[Sequence[Part]]:
+        """See `Adapter.start`. One batch for each network read that gave parts."""
+        failures = self._failures()
+        encoded = self._encoder.encode(request)
+        decoder = self._decoder(encoded)
+        timeout_s = request.settings.timeout_s
+        cause: BaseException | None = None
+        async with AsyncExitStack() as stack:
+            reply = await self._send(failures, stack, encoded.body, timeout_s)
+            decoder.request_id = redact(request_id(reply.headers), self._secrets) or None
+            await stack.enter_async_context(aclosing(reply.body))
+            batches = await stack.enter_async_context(aclosing(_read(reply.body, decoder, timeout_s)))
+            try:
+                async for parts in batches:
+                    yield parts
+            except failures.any as error:
+                cause = error
+                decoder.lose(self._broken(failures, error, timeout_s))
+            parts = decoder.close()
+            if parts:
+                yield parts
+            if decoder.error is not None:
+                raise decoder.error from cause or decoder.error.__cause__
+            if self.profile.pooled:
+                await _drain(reply.body, failures.any)
+
+    async def _send(self, failures: Failures, stack: AsyncExitStack, body: Json, timeout_s: float | None) -> Reply:
+        """Send the request.
+
+        A pooled connection may have been closed by the server while it was idle; nothing of a reply has arrived then,
+        and the request is repeated once, at once, on a fresh connection.
+        """
+        for may_repeat in (self.profile.pooled, False):
+            may_repeat = may_repeat and self._has_answered
+            try:
+                reply = await self._post(stack, body, timeout_s)
+            except failures.any as error:
+                if may_repeat and _is_cut(failures, error):
+                    continue
+                raise self._refused(failures, error, timeout_s) from error
+            self._has_answered = True
+            return reply
+        raise AssertionError  # the second round cannot repeat
+
+    def _refused(self, failures: Failures, error: BaseException, timeout_s: float | None) -> ProviderError:
+        """Translate what happened before the reply began."""
+        response: Any = getattr(error, "response", None)
+        if isinstance(error, failures.status) and response is not None:
+            return provider_error(
+                self.provider,
+                response.text,
+                status=response.status_code,
+                headers=response.headers,
+                secrets=self._secrets,
+                key_hint=self._key_hint,
+            )
+        links = list(chain(error))
+        if any(isinstance(link, failures.connect_timeout) for link in links):
+            return BackendUnavailableError(f"{self.base_url} did not accept a connection within {CONNECT_S:g} s")
+        if any(isinstance(link, failures.silent) for link in links):
+            return self._silent(timeout_s)
+        root = type(links[-1]).__name__
+        if _is_cut(failures, error):
+            return BackendUnavailableError(f"{self.base_url} closed the connection before it answered ({root})")
+        return BackendUnavailableError(f"cannot reach {self.base_url} ({root}): is the server running?")
+
+    def _broken(self, failures: Failures, error: BaseException, timeout_s: float | None) -> ProviderError:
+        """Translate what broke a reply that had begun."""
+        if any(isinstance(link, failures.silent) for link in chain(error)):
+            return self._silent(timeout_s)
+        return StreamInterruptedError(f"the connection to {self.provider!r} broke before its answer was complete")
+
+    def _silent(self, timeout_s: float | None) -> ProviderError:
+        return BackendTimeoutError(f"{self.provider!r} sent nothing for {timeout_s or 0:g} s (setting timeout_s)")
+
+
+def http_url(url: str) -> str:
+    """Return a base URL without a slash at its end.
+
+    Raises ConfigError for what is no http(s) URL, or has a user or password in it.
+    """
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        shown = f"{parts.scheme}://{parts.hostname or ''}…"
+        raise ConfigError(f"base URL {shown!r} is not usable; expected http(s)://host[:port][/v1], without user or key")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """Return the provider's name for a request, for its support; "" if it gave none."""
+    return headers.get("x-request-id") or headers.get("request-id") or ""
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Iterate over an exception and what caused it: SDKs wrap their transport's."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _is_cut(failures: Failures, error: BaseException) -> bool:
+    links = list(chain(error))
+    return not any(isinstance(link, failures.refused) for link in links) and any(
+        isinstance(link, failures.cut) for link in links
+    )
+
+
+async def _read(
+    body: AsyncIterator[bytes], decoder: Decoder, timeout_s: float | None
+) -> AsyncGenerator[Sequence[Part]]:
+    """Feed the body to the decoder until it wants no more; raise TimeoutError when only keep-alives come."""
+    loop = asyncio.get_running_loop()
+    silence_s = None if timeout_s is None else timeout_s * SILENCE_FACTOR
+    events, heard_s = 0, loop.time()
+    ends_s: float | None = None
+    while not decoder.done:
+        if ends_s is None:
+            data = await anext(body, None)
+        else:
+            async with asyncio.timeout_at(ends_s):
+                data = await anext(body, None)
+        if data is None:
+            return
+        parts = decoder.feed(data)
+        if parts:
+            yield parts
+        if decoder.finished and ends_s is None:
+            ends_s = loop.time() + FINISH_GRACE_S
+        if silence_s is not None:
+            if decoder.events != events:
+                events, heard_s = decoder.events, loop.time()
+            elif loop.time() - heard_s > silence_s:
+                raise TimeoutError("nothing but keep-alives")
+
+
+async def _drain(body: AsyncIterator[bytes], failures: Exceptions) -> None:
+    """Read to the end of a body that has nothing more to say: a connection with an unread rest is closed."""
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            while await anext(body, None) is not None:
+                pass
+    except failures:  # TimeoutError is among them; the turn is complete either way
+        pass
+
+
+if TYPE_CHECKING:
+    _: type[Adapter] = HttpAdapter

@@ -1,0 +1,425 @@
+"""What holds for every adapter over HTTP, whatever its wire and its SDK."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ownloop.backends import transport
+from ownloop.backends.anthropic import ClaudeAdapter
+from ownloop.backends.huggingface import HuggingFaceAdapter
+from ownloop.backends.openai_compatible import OpenAICompatibleAdapter
+from ownloop.backends.openai_responses import OpenAIResponsesAdapter
+from ownloop.backends.transport import HttpAdapter
+from ownloop.core.backend import Finish, ModelRequest, ModelSettings, Part, PartDelta
+from ownloop.core.messages import Message, TextBlock
+from ownloop.errors import (
+    AuthError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    BadRequestError,
+    ContextLengthError,
+    OverloadedError,
+    ProviderError,
+    RateLimitedError,
+    StreamInterruptedError,
+)
+from tests.backends import wire_server
+from tests.backends.wire_server import Reply, WireServer, events
+
+ASK = ModelRequest("Be brief.", (Message("user", (TextBlock("Hi"),)),), (), ModelSettings())
+CAPTURES = Path(__file__).parents[1] / "captures"
+
+
+@dataclass
+class Speaker:
+    """One adapter, and how a server of its wire says hello."""
+
+    make: Callable[..., HttpAdapter]
+    hello: list[bytes]
+    """Four chunks: "Hel", "lo", the finish reason, the last word."""
+    path: str
+
+    @asynccontextmanager
+    async def open(self, server: WireServer | str, **options: Any) -> AsyncGenerator[HttpAdapter]:
+        base_url = server if isinstance(server, str) else server.base_url
+        if options.pop("pooled", False):
+            options["profile"] = replace(self.make(base_url).profile, pooled=True)
+        opened = self.make(base_url, **{"api_key": "sk-own"} | options)
+        try:
+            yield opened
+        finally:
+            await opened.aclose()
+
+
+CLAUDE = [
+    events(
+        {"type": "message_start", "message": {"id": "m1", "role": "assistant", "content": [], "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
+    ),
+    events({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "lo"}}),
+    events(
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+    ),
+    events({"type": "message_stop"}),
+]
+RESPONSES = [
+    events(
+        {"type": "response.created", "response": {"id": "r1", "status": "in_progress"}},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {"type": "message", "id": "i", "content": []},
+        },
+        {"type": "response.output_text.delta", "output_index": 0, "item_id": "i", "content_index": 0, "delta": "Hel"},
+    ),
+    events(
+        {"type": "response.output_text.delta", "output_index": 0, "item_id": "i", "content_index": 0, "delta": "lo"},
+    ),
+    events({"type": "response.completed", "response": {"id": "r1", "status": "completed", "output": []}}),
+    b": the last word was said before\n\n",
+]
+SPEAKERS = {
+    "chat": Speaker(
+        lambda url, **options: OpenAICompatibleAdapter(url, "m", **options), wire_server.HELLO, "/v1/chat/completions"
+    ),
+    "responses": Speaker(
+        lambda url, **options: OpenAIResponsesAdapter(url, "m", **options), RESPONSES, "/v1/responses"
+    ),
+    "claude": Speaker(lambda url, **options: ClaudeAdapter("m", base_url=url, **options), CLAUDE, "/v1/messages"),
+    "huggingface": Speaker(
+        lambda url, **options: HuggingFaceAdapter("m", base_url=url, **options),
+        wire_server.HELLO,
+        "/v1/chat/completions",
+    ),
+}
+
+
+AMBIENT_KEYS = (
+    "OPENAI_API_KEY",
+    "OPENAI_ORG_ID",
+    "OPENAI_PROJECT_ID",
+    "OPENAI_ADMIN_KEY",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+)
+
+
+@pytest.fixture(params=SPEAKERS)
+def speaker(request: pytest.FixtureRequest) -> Speaker:
+    return SPEAKERS[request.param]
+
+
+async def parts_of(opened: HttpAdapter, request: ModelRequest = ASK) -> list[Part]:
+    return [part for batch in await batches_of(opened, request) for part in batch]
+
+
+async def batches_of(opened: HttpAdapter, request: ModelRequest = ASK) -> list[Sequence[Part]]:
+    return [batch async for batch in opened.start(request)]
+
+
+def words(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, PartDelta))
+
+
+async def failure(opened: HttpAdapter, request: ModelRequest = ASK) -> tuple[ProviderError, str]:
+    """Return how a response failed, and the text that was shown before."""
+    seen: list[Part] = []
+
+    async def read() -> None:
+        async for batch in opened.start(request):
+            seen.extend(batch)
+
+    with pytest.raises(ProviderError) as caught:
+        await read()
+    return caught.value, words(seen)
+
+
+async def test_nothing_of_the_environment_goes_to_a_foreign_host(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in AMBIENT_KEYS:
+        monkeypatch.setenv(name, "sk-ambient")
+    for vendor in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{vendor}_BASE_URL", "http://127.0.0.1:9/elsewhere")
+        ambient = "X-Team: sk-ambient\nAuthorization: Bearer sk-ambient\nX-Api-Key: sk-ambient"
+        monkeypatch.setenv(f"{vendor}_CUSTOM_HEADERS", ambient)
+    for key in (None, "sk-own"):
+        async with WireServer(Reply(speaker.hello)) as server, speaker.open(server, api_key=key) as opened:
+            await parts_of(opened)
+            (request,) = server.requests
+        assert request.path == speaker.path
+        assert "sk-ambient" not in request.head
+        assert request.header("authorization") == (f"Bearer {key}" if key else None)
+        assert request.header("x-api-key") is None
+
+
+async def test_a_proxy_in_the_environment_does_not_stand_before_loopback(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
+        assert words(await parts_of(opened)) == "Hello"
+
+
+# --- replies ---
+
+
+async def test_each_network_read_becomes_a_batch_at_once(speaker: Speaker) -> None:
+    second = asyncio.Event()
+    async with WireServer(Reply(speaker.hello, gates={1: second})) as server, speaker.open(server) as opened:
+        stream = cast("Any", opened.start(ASK))
+        async with aclosing(stream):
+            assert words(await anext(stream)) == "Hel"
+            second.set()  # the server could not have said more before
+            rest = [part async for batch in stream for part in batch]
+        assert words(rest) == "lo"
+
+
+async def test_the_request_id_of_the_reply_is_kept(speaker: Speaker) -> None:
+    headers = {"content-type": "text/event-stream", "x-request-id": "r7"}
+    replies = (Reply(speaker.hello, headers=headers), Reply(speaker.hello[:1], headers=headers))
+    async with WireServer(*replies) as server, speaker.open(server) as opened:
+        last = (await parts_of(opened))[-1]
+        assert isinstance(last, Finish)
+        assert last.request_id == "r7"
+        error, _ = await failure(opened)
+        assert error.request_id == "r7"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind"),
+    [
+        (
+            429,
+            {"retry-after": "7", "x-request-id": "r1"},
+            b'{"error": {"message": "slow down, sk-own"}}',
+            RateLimitedError,
+        ),
+        (500, {}, b"boom", ProviderError),
+        (503, {}, b'{"error": {"message": "Loading model"}}', OverloadedError),
+        (401, {}, b'{"error": {"message": "Incorrect API key provided: sk-own"}}', AuthError),
+        (404, {}, b'{"error": {"message": "no such model"}}', BadRequestError),
+        (400, {}, (CAPTURES / "vllm_error_context.sse").read_bytes(), ContextLengthError),
+    ],
+)
+async def test_an_http_error_is_told_once_and_without_the_key(
+    speaker: Speaker, status: int, headers: dict[str, str], body: bytes, kind: type[ProviderError]
+) -> None:
+    async with WireServer(Reply([body], status, headers)) as server:
+        async with speaker.open(server, key_variable="SOME_KEY") as opened:
+            error, _ = await failure(opened)
+        assert len(server.requests) == 1, "retries are not the adapter's"
+    assert type(error) is kind
+    assert error.status == status
+    assert "sk-own" not in str(error) + str(error.detail)
+    assert ("SOME_KEY" in str(error)) is (kind is AuthError)
+    if status == 429:
+        assert (error.retry_after_s, error.request_id) == (7.0, "r1")
+
+
+async def test_a_refused_connection_is_no_timeout(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello)) as server:
+        gone = server.base_url
+    async with speaker.open(gone) as opened:
+        error, _ = await failure(opened)
+    assert type(error) is BackendUnavailableError
+    assert gone.removesuffix("/v1") in str(error)
+    assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_a_connection_cut_before_the_reply_is_no_timeout_either(speaker: Speaker, then: Any) -> None:
+    async with WireServer(Reply(is_silent=True, then=then)) as server, speaker.open(server) as opened:
+        error, _ = await failure(opened)
+        assert type(error) is BackendUnavailableError
+        assert len(server.requests) == 1
+
+
+async def test_a_chunked_body_without_its_end_is_an_interruption(speaker: Speaker) -> None:
+    half = b"%x\r\n%s\r\n" % (len(speaker.hello[0]), speaker.hello[0])
+    headers = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+    async with WireServer(Reply([half], headers=headers)) as server, speaker.open(server) as opened:
+        error, shown = await failure(opened)
+    assert type(error) is StreamInterruptedError
+    assert shown == "Hel"
+    assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_silence_ends_in_a_timeout(speaker: Speaker, is_silent: bool) -> None:
+    reply = Reply(speaker.hello[:1], is_silent=is_silent, then="hang")
+    if is_silent:
+        reply.chunks = ()
+    async with WireServer(reply) as server, speaker.open(server) as opened:
+        error, _ = await failure(opened, replace(ASK, settings=ModelSettings(timeout_s=0.05)))
+        await server.gone.wait()
+    assert type(error) is BackendTimeoutError
+    assert "0.05 s" in str(error)
+
+
+async def test_comments_alone_do_not_keep_a_response_alive_for_ever(speaker: Speaker) -> None:
+    async with WireServer(Reply([speaker.hello[0]], pings_every_s=0.01)) as server, speaker.open(server) as opened:
+        error, shown = await failure(opened, replace(ASK, settings=ModelSettings(timeout_s=0.05)))
+    assert type(error) is BackendTimeoutError
+    assert shown == "Hel"
+
+
+async def test_a_server_that_goes_on_after_its_finish_reason_does_not_hold_up_the_turn(
+    speaker: Speaker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "FINISH_GRACE_S", 0.05)
+    for reply in (Reply(speaker.hello[:3], pings_every_s=0.01), Reply(speaker.hello[:3], then="hang")):
+        async with WireServer(reply) as server, speaker.open(server) as opened:
+            parts = await parts_of(opened)
+            assert words(parts) == "Hello"
+            assert isinstance(parts[-1], Finish)
+
+
+async def test_nothing_is_waited_for_after_done(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello, then="hang")) as server, speaker.open(server) as opened:
+        assert isinstance((await parts_of(opened))[-1], Finish)
+        await server.gone.wait()
+
+
+# --- leaving ---
+
+
+async def test_cancelling_the_reader_closes_the_socket(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello[:1], then="hang")) as server, speaker.open(server) as opened:
+        began = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in opened.start(ASK):
+                began.set()
+
+        task = asyncio.create_task(read())
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await server.gone.wait()
+
+
+async def test_cancelling_before_the_first_byte_closes_the_socket(speaker: Speaker) -> None:
+    async with WireServer(Reply(is_silent=True, then="hang")) as server, speaker.open(server) as opened:
+        task = asyncio.create_task(parts_of(opened))
+        while not server.requests:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await server.gone.wait()
+
+
+async def test_closing_the_iterator_closes_the_socket(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello[:1], then="hang")) as server, speaker.open(server) as opened:
+        stream = cast("Any", opened.start(ASK))
+        await anext(stream)
+        await stream.aclose()
+        await server.gone.wait()
+
+
+async def test_an_adapter_may_be_closed_twice_and_used_again(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
+        await parts_of(opened)
+        await opened.aclose()
+        await opened.aclose()
+        assert words(await parts_of(opened)) == "Hello"
+
+
+def test_an_adapter_works_in_one_loop_after_the_other(speaker: Speaker) -> None:
+    opened = speaker.make("http://127.0.0.1:1")
+
+    async def once() -> str:
+        async with WireServer(Reply(speaker.hello)) as server:
+            opened.base_url = speaker.make(server.base_url).base_url
+            try:
+                return words(await parts_of(opened))
+            finally:
+                await opened.aclose()
+
+    assert [asyncio.run(once()), asyncio.run(once())] == ["Hello", "Hello"]
+    gc.collect()  # an unclosed session would warn here
+
+
+# --- connections ---
+
+
+async def test_a_server_of_ones_own_gets_a_fresh_connection_each_time(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello, then="keep")) as server, speaker.open(server) as opened:
+        for _ in range(10):
+            await parts_of(opened)
+        assert [request.connection for request in server.requests] == list(range(1, 11))
+
+
+async def test_a_pooled_hosts_connection_is_used_again(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello, then="keep")) as server, speaker.open(server, pooled=True) as opened:
+        for _ in range(10):
+            await parts_of(opened)
+        assert {request.connection for request in server.requests} == {1}
+
+
+async def test_a_stale_pooled_connection_costs_one_repeat_and_no_error(speaker: Speaker) -> None:
+    replies = (Reply(speaker.hello, then="keep"), Reply(is_silent=True), Reply(speaker.hello, then="keep"))
+    async with WireServer(*replies) as server, speaker.open(server, pooled=True) as opened:
+        await parts_of(opened)
+        assert words(await parts_of(opened)) == "Hello"
+        assert len(server.requests) == 3
+
+
+async def test_a_repeat_is_made_once_and_only_when_a_connection_could_be_stale(speaker: Speaker) -> None:
+    async with WireServer(Reply(is_silent=True)) as server, speaker.open(server, pooled=True) as opened:
+        await failure(opened)
+        assert len(server.requests) == 1
+    replies = (Reply(speaker.hello, then="keep"), Reply(is_silent=True))
+    async with WireServer(*replies) as server, speaker.open(server, pooled=True) as opened:
+        await parts_of(opened)
+        await failure(opened)
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "package", "extra"),
+    [
+        ("openai_compatible", "OpenAICompatibleAdapter('http://127.0.0.1:1', 'm')", "openai", "openai"),
+        ("openai_responses", "OpenAIResponsesAdapter('http://127.0.0.1:1', 'm')", "openai", "openai"),
+        ("anthropic", "ClaudeAdapter('m')", "anthropic", "anthropic"),
+        ("huggingface", "HuggingFaceAdapter('m')", "huggingface_hub", "huggingface"),
+    ],
+)
+def test_the_sdk_is_imported_at_the_first_use_only_and_named_if_it_is_missing(
+    module: str, call: str, package: str, extra: str
+) -> None:
+    script = f"""
+import sys
+from ownloop.backends.{module} import *
+adapter = {call}
+assert not {{"openai", "anthropic", "huggingface_hub", "httpx2", "aiohttp"}} & sys.modules.keys()
+sys.modules["{package}"] = None
+import asyncio
+from ownloop.core.backend import ModelRequest, ModelSettings
+from ownloop.errors import ConfigError
+async def main():
+    try:
+        async for _ in adapter.start(ModelRequest("", (), (), ModelSettings())): pass
+    except ConfigError as error:
+        assert "pip install 'ownloop[{extra}]'" in str(error), error
+    else:
+        raise SystemExit("no error")
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
