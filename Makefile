@@ -33,11 +33,11 @@ format: setup ## Format the code and repair what the linter can repair
 test: check ## Set up and check, then the slow tests: real model, terminals, crashes, installs
 	@$(BIN)/python -m pytest -q -m slow
 
-bench: setup ## Measure, and print the numbers
+bench: setup ## Compare the cost with raw aiohttp and other runtimes (some minutes; installs them at first)
 	@$(BIN)/python -m bench
 
 soak: setup ## Run for long: random walks of the machine, every kill point, and sessions under load
-	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q tests/core/test_run_properties.py
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -q --timeout 0 tests/core/test_run_properties.py tests/backends/wires/test_captures.py
 	@$(BIN)/python -m ownloop.testing.crash tests.testing.crash_scenarios
 	@$(BIN)/python -m bench.soak
 

@@ -185,6 +185,7 @@ async def test_the_child_gets_no_secrets_by_environment_or_arguments(
         await server.ensure()
     environ, argv, settings = json.loads((tmp_path / "seen.json").read_text())
     assert environ["PATH"] == os.environ["PATH"]
+    assert environ["OMP_WAIT_POLICY"] == "passive"
     assert "planted" not in json.dumps([environ, argv])
     assert server.api_key not in json.dumps([environ, argv])
     assert settings["api_key"] == server.api_key

@@ -26,7 +26,8 @@ from ownloop.core.toolspec import ToolSpec
 from ownloop.errors import BackendUnavailableError, ProviderError, StreamInterruptedError
 from ownloop.tools.decorator import tool
 
-pytestmark = pytest.mark.slow
+# On a busy machine the tiny model reads five words a second; nothing here asserts how long that takes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WEATHER = ToolSpec(
     "get_weather",
@@ -66,20 +67,22 @@ def make(request: pytest.FixtureRequest) -> Make:
     return BACKENDS[request.param]
 
 
+def tuned(*, max_tokens: int = 80) -> ModelSettings:
+    return ModelSettings(temperature=0.0, max_tokens=max_tokens)
+
+
 @asynccontextmanager
-async def opened(make: Make, server: LlamaServer, **settings: Any) -> AsyncGenerator[AdapterBackend]:
+async def opened(make: Make, server: LlamaServer, **settings: int) -> AsyncGenerator[AdapterBackend]:
     await server.ensure()
-    tuned = ModelSettings(**{"temperature": 0.0, "max_tokens": 80} | settings)
-    backend = make(server.base_url, server.api_key, settings=tuned)
+    backend = make(server.base_url, server.api_key, settings=tuned(**settings))
     try:
         yield backend
     finally:
         await backend.aclose()
 
 
-def ask(words: str, **settings: Any) -> ModelRequest:
-    tuned = ModelSettings(**{"temperature": 0.0, "max_tokens": 80} | settings)
-    return ModelRequest("", (Message("user", (TextBlock(words),)),), (), tuned)
+def ask(words: str, **settings: int) -> ModelRequest:
+    return ModelRequest("", (Message("user", (TextBlock(words),)),), (), tuned(**settings))
 
 
 def words(parts: Sequence[Part]) -> str:

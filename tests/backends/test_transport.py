@@ -4,6 +4,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from ownloop.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
     BadRequestError,
+    ConfigError,
     ContextLengthError,
     OverloadedError,
     ProviderError,
@@ -228,6 +230,118 @@ async def test_an_http_error_is_told_once_and_without_the_key(
     assert ("SOME_KEY" in str(error)) is (kind is AuthError)
     if status == 429:
         assert (error.retry_after_s, error.request_id) == (7.0, "r1")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_told_and_not_followed(speaker: Speaker, status: int) -> None:
+    """What a conversation holds goes to the base URL alone, as its key does."""
+    async with WireServer(Reply(speaker.hello)) as other, WireServer() as server:
+        server.replies = [Reply([], status, {"location": f"{other.base_url}/elsewhere?token=t"})]
+        async with speaker.open(server) as opened:
+            error, _ = await failure(opened)
+    assert type(error) is BadRequestError
+    assert error.status == status
+    assert f"{other.base_url}/elsewhere" in str(error)
+    assert "token" not in str(error)
+    assert (len(server.requests), len(other.requests)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"content-type": "application/json"}, b"[" * 100_000),
+        ({"content-type": "application/json"}, b'{"error": {"code": ' + b"1" * 6000 + b"}}"),
+        ({"content-type": "application/json; charset=rot13"}, b'{"error": {"message": "no"}}'),
+        ({"content-encoding": "gzip"}, b"no gzip"),
+    ],
+)
+async def test_a_refusal_that_nobody_can_read_is_still_one_of_our_errors(
+    speaker: Speaker, headers: dict[str, str], body: bytes
+) -> None:
+    async with WireServer(Reply([body], 500, headers)) as server, speaker.open(server) as opened:
+        error, _ = await failure(opened)
+        assert len(server.requests) == 1
+    assert "cannot reach" not in str(error)
+
+
+async def test_a_refusal_that_never_ends_is_given_up(speaker: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "CONNECT_S", 0.1)
+    async with WireServer(Reply([b"oh"], 500, pings_every_s=0.01)) as server, speaker.open(server) as opened:
+        error, _ = await failure(opened, replace(ASK, settings=ModelSettings(timeout_s=0.2)))
+    assert type(error) is BackendTimeoutError
+
+
+async def test_nothing_that_a_server_says_of_the_key_stands_in_a_traceback(speaker: Speaker) -> None:
+    async with WireServer(Reply([b'{"error": {"message": "bad sk-own"}}'], 401)) as server:
+        async with speaker.open(server) as opened:
+            error, _ = await failure(opened)
+        assert "sk-own" not in "".join(traceback.format_exception(error))
+    async with WireServer(Reply([b"<html>sk-own</html>"])) as server, speaker.open(server) as opened:
+        error, _ = await failure(opened)
+    assert error.detail == "<html>[key]</html>"
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), {1, 2}])
+async def test_what_is_no_json_is_refused_before_it_is_sent(speaker: Speaker, value: Any) -> None:
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
+        # Not `metadata` or the like: the SDKs turn sets in fields they know into lists.
+        error, _ = await failure(opened, replace(ASK, settings=ModelSettings(extra={"x": [{"y": value}]})))
+    assert type(error) is BadRequestError
+    assert "JSON" in str(error)
+    assert server.requests == []
+
+
+async def test_the_model_and_the_stream_are_the_adapters(speaker: Speaker) -> None:
+    extra = {"model": "other", "stream": False, "seed": 7}
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
+        assert words(await parts_of(opened, replace(ASK, settings=ModelSettings(extra=extra)))) == "Hello"
+    body = server.requests[0].body
+    assert (body["model"], body["stream"], body["seed"]) == ("m", True, 7)
+
+
+@pytest.mark.parametrize("key", ["sk-own\n", " sk-own", "sk-own\r\n"])
+async def test_space_around_a_key_is_no_part_of_it(speaker: Speaker, key: str) -> None:
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server, api_key=key) as opened:
+        await parts_of(opened)
+    assert server.requests[0].header("authorization") == "Bearer sk-own"
+
+
+@pytest.mark.parametrize("key", ["“sk-own”", "sk-own\r\nX-Evil: 1", "sk-own sk-other", "sk-own\0", "sk-\ud800own"])
+async def test_what_cannot_be_a_key_is_refused_and_not_shown(speaker: Speaker, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        speaker.make("http://localhost:8000/v1", api_key=key, key_variable="SOME_KEY")
+    assert "SOME_KEY" in str(caught.value)
+    assert "own" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1/v1",
+        "http://\u2100.com/v1",
+        "http://h:99999/v1",
+        "http://h:abc/v1",
+        "http://h h/v1",
+        "http://h\0/v1",
+        "http://" + "a" * 70 + ".example/v1",
+        "http://xn--é/v1",
+        "http://.../v1",
+        "http://h/v1?api_key=secret",
+        "http://me:secret@h/v1",
+        "secret",
+    ],
+)
+async def test_what_cannot_be_a_base_url_is_refused_at_once(speaker: Speaker, url: str) -> None:
+    with pytest.raises(ConfigError, match="base URL") as caught:
+        speaker.make(url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_model_may_have_any_name(speaker: Speaker) -> None:
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
+        opened.model = "http://elsewhere.example/v1"
+        await parts_of(opened)
+    assert server.requests[0].body["model"] == "http://elsewhere.example/v1"
 
 
 async def test_a_refused_connection_is_no_timeout(speaker: Speaker) -> None:
