@@ -1,0 +1,1 @@
+"""What ownloop costs, beside raw aiohttp and beside other agent runtimes; never run in CI. See docs/bench.md."""

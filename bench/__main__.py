@@ -1,196 +1,117 @@
-"""`make bench`: what a delta, a turn and an import cost, in CPU time, beside a bare baseline in the same run.
+"""`make bench` and `python -m bench`: see `python -m bench --help` and docs/bench.md."""
 
-Machines are noisy: only the ratios are worth comparing. Never run in CI.
-"""
-
-import asyncio
-import json
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
+import argparse
 from pathlib import Path
 
-import orjson
+from bench.drivers import ALL, STANDARD, load
+from bench.environments import InstallError, environment, folder
+from bench.report import table
+from bench.rounds import Measured, mock_provider, run_rounds
+from bench.worker import Job
 
-from ownloop.agent import Agent
-from ownloop.backends.scripted import ScriptedBackend, call, say
-from ownloop.backends.wires.chat_decoder import ChatDecoder
-from ownloop.core.cursor import Cursor
-from ownloop.core.events import Delta, Draft, Fact, Limits, RunStarted, SessionStarted, TurnStarted
-from ownloop.core.ports import SessionInfo
-from ownloop.core.turn import TurnBuilder
-from ownloop.runtime.hub import Hub
-from ownloop.runtime.system import SystemClock, SystemThreads
-from ownloop.store.memory import MemoryStore
-from ownloop.store.sqlite import SQLiteStore
-from ownloop.tools.decorator import tool
+ROUNDS = {"burst": 3, "paced": 2, "turns": 1, "cold": 2, "size": 1}
+"""Of the standard set. Two hundred turns take a peer half a minute of CPU, so they are run once: no ± there."""
+SHORT = (
+    "burst µs/delta",
+    "paced µs/delta",
+    "a run ms",
+    "20 turns ms/turn",
+    "200 turns ms/turn",
+    "200:20 ×",
+    "import ms",
+    "answered ms",
+    "packages n",
+    "installed MB",
+)
+"""The figures of the standard set; the single cases show all they have."""
 
-ROUNDS = 5
-DELTAS = 1000
+HELP = f"""\
+Compare what ownloop costs with raw aiohttp and with other agent runtimes. All costs are CPU time of the runtime's
+process; only ratios mean something, and only those within a round.
 
+what to measure:
+  standard  all of the following, short: some minutes, one table (default)
+  burst     a text delta of an answer that arrives at once: parsing and layers; and a run of one delta
+  paced     a text delta that comes alone, in one of many streams at once: with event loop and system calls
+  turns     a turn of a loop that calls a tool on each, at several lengths: is it linear?
+  cold      import and first answer in a new process
+  size      what is installed
+  parts     pieces of ownloop without a network: bytes to events, and events to readers
 
-def best_cpu_s(work: Callable[[], object]) -> float:
-    """Return the least CPU time of some rounds: what the work costs when nothing disturbs it."""
-    costs: list[float] = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work()
-        costs.append(time.process_time() - began)
-    return min(costs)
+examples:
+  python -m bench burst --only raw_aiohttp,ownloop --rounds 6 --deltas 5000
+  python -m bench paced --streams 200 --rate 50 --seconds 10
+  python -m bench turns --turns 20,100,200,500 --only raw_aiohttp,ownloop,ownloop_sqlite
+  python -m bench turns --turns 200 --only ownloop --profile     # where does the time go?
+  python -m bench.soak 60                                        # sessions under load for an hour
 
-
-def row(name: str, cost: str, ratio: float, baseline: str) -> None:
-    print(f"  {name:<52} {cost:>12}   {ratio:6.1f} x {baseline}")
-
-
-def stream() -> list[bytes]:
-    """Return one network read for each of many text deltas, in the shape that servers send."""
-    frames: list[bytes] = []
-    for n in range(DELTAS):
-        chunk = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion.chunk",
-            "created": 1,
-            "model": "m",
-            "choices": [{"index": 0, "delta": {"content": f" word{n}"}, "finish_reason": None}],
-        }
-        frames.append(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    return [*frames, b"data: " + json.dumps(end).encode() + b"\n\ndata: [DONE]\n\n"]
-
-
-def bare_decode(reads: list[bytes]) -> str:
-    """The least that reads this stream: split, parse, append."""
-    pieces: list[str] = []
-    for read in reads:
-        for line in read.split(b"\n\n"):
-            if line.startswith(b"data: {"):
-                delta = orjson.loads(line[6:])["choices"][0]["delta"]
-                if content := delta.get("content"):
-                    pieces.append(content)
-    return "".join(pieces)
-
-
-def our_decode(reads: list[bytes]) -> None:
-    decoder = ChatDecoder({}, provider="bench")
-    builder = TurnBuilder(1, lambda: "call_1")
-    for read in reads:
-        builder.feed(decoder.feed(read))
-    builder.feed(decoder.close())
-    builder.end(1)
-
-
-def decoding() -> None:
-    print(f"decoding, {DELTAS} deltas of the OpenAI wire")
-    for name, reads in (("one read per delta", stream()), ("all in one read", [b"".join(stream())])):
-        bare = best_cpu_s(lambda reads=reads: bare_decode(reads))
-        ours = best_cpu_s(lambda reads=reads: our_decode(reads))
-        row(f"bytes to blocks and live events, {name}", f"{ours / DELTAS * 1e6:.1f} µs", ours / bare, "split + orjson")
-
-
-def fan_out() -> None:
-    print(f"fan-out, {DELTAS} deltas, each an event of its own")
-    bare = best_cpu_s(lambda: our_decode(stream()))
-    for readers in (0, 1, 10):
-        cost = best_cpu_s(lambda readers=readers: asyncio.run(_fan_out(readers)))
-        row(f"decode and show, {readers} readers", f"{cost / DELTAS * 1e6:.1f} µs", cost / bare, "decode alone")
-
-
-async def _fan_out(readers: int) -> None:
-    store = MemoryStore()
-    await store.open()
-    opening = TurnStarted(1, 1, "b", "b", "b")
-    facts = [Draft(None, SessionStarted("bench", "")), Draft("r", RunStarted(Limits(), "b")), Draft("r", opening)]
-    await store.create(SessionInfo("s", "bench", "", "local"), facts, at_ms=0)
-    hub = Hub(store, SystemClock())
-    decoder = ChatDecoder({}, provider="bench")
-    builder = TurnBuilder(3, lambda: "call_1")
-    with hub.writing("s", 2):
-        hub.facts("s", [Fact(3, 0, 1, "r", opening)])
-        hub.open_stream("s", builder)
-        tasks = [asyncio.create_task(_read(hub)) for _ in range(readers)]
-        await asyncio.sleep(0.01)
-        for read in stream():
-            events = builder.feed(decoder.feed(read))
-            if events:
-                hub.live("s", events)
-                await asyncio.sleep(0)
-        for seen in await asyncio.gather(*tasks):
-            assert seen == DELTAS, seen
-    await store.aclose()
-
-
-async def _read(hub: Hub) -> int:
-    seen = 0
-    async with hub.subscribe("s", Cursor(3)) as frames:
-        while seen < DELTAS:
-            for frame in await frames.batch():
-                seen += isinstance(frame.event, Delta)
-                _ = frame.encoded
-    return seen
-
-
-@tool
-async def look(n: int) -> str:
-    """Look."""
-    return f"seen {n}"
-
-
-def bare_turns(turns: int) -> None:
-    """The least loop: a list, a scripted answer, a function."""
-
-    async def loop() -> None:
-        messages: list[dict[str, object]] = [{"role": "user", "content": "go"}]
-        for n in range(turns):
-            messages.append({"role": "assistant", "tool_calls": [{"id": str(n), "arguments": json.dumps({"n": n})}]})
-            messages.append({"role": "tool", "content": await look.fn(n)})
-
-    asyncio.run(loop())
-
-
-def turns() -> None:
-    print("turns, one tool call each, scripted model (the baseline keeps a list and nothing else)")
-    base = best_cpu_s(lambda: bare_turns(200)) / 200
-    with tempfile.TemporaryDirectory() as folder:
-        for name, store in (("memory", None), ("SQLite, synchronous=FULL", Path(folder))):
-            per_turn: dict[int, float] = {}
-            for count in (20, 200):
-                cost = best_cpu_s(lambda count=count, store=store: asyncio.run(_turns(count, store)))
-                per_turn[count] = cost / count
-                row(f"{name}, {count} turns", f"{cost / count * 1e3:.2f} ms", cost / count / base, "a bare loop")
-            row(f"{name}, a turn at 200 against one at 20", "", per_turn[200] / per_turn[20], "(1.0 = linear)")
-
-
-async def _turns(count: int, folder: Path | None) -> None:
-    script = [call("look", {"n": n}) for n in range(count)]
-    agent = Agent("bench", model=ScriptedBackend([*script, say("done")]), tools=[look], max_turns=count + 1)
-    store = None
-    if folder is not None:
-        store = SQLiteStore(folder / f"{time.monotonic_ns()}.db", clock=SystemClock(), threads=SystemThreads())
-    result = await agent.run("go", store=store)
-    assert result.outcome == "completed", result
-
-
-def imports() -> None:
-    print("imports, a cold process")
-    bare = _import_cpu_s("pass")
-    for code in ("import ownloop", "from ownloop import Agent, tool"):
-        cost = _import_cpu_s(code)
-        row(code, f"{cost:.2f} s", cost / bare, "python itself")
-
-
-def _import_cpu_s(code: str) -> float:
-    program = f"import os\n{code}\nt = os.times()\nprint(t.user + t.system)"
-    costs = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(ROUNDS)]
-    return max(min(costs), 0.001)
+Each driver has an environment of its own in {folder()}, made when it is first needed.
+"""
 
 
 def main() -> None:
-    for part in (decoding, fan_out, turns, imports):
-        part()
-        print()
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", default="standard", choices=["standard", *ROUNDS, "parts"])
+    parser.add_argument("--only", metavar="A,B", default=",".join(STANDARD), help=f"drivers: {', '.join(ALL)}")
+    parser.add_argument("--rounds", type=int, metavar="N", help="default: 1 to 3, by case")
+    parser.add_argument("--deltas", type=int, default=1000, metavar="N", help="burst: of the long answer")
+    parser.add_argument("--reps", type=int, default=3, metavar="N", help="runs of which the best counts, in a round")
+    parser.add_argument("--turns", default="20,200", metavar="N,M", help="turns: lengths of the loop")
+    parser.add_argument("--streams", type=int, default=25, metavar="N", help="paced: streams at once")
+    parser.add_argument("--rate", type=int, default=20, metavar="N", help="paced: deltas a second, of each stream")
+    parser.add_argument("--seconds", type=int, default=5, metavar="N", help="paced: length of each stream, at least 2")
+    parser.add_argument("--profile", action="store_true", help="show where the CPU time goes (one round)")
+    args = parser.parse_args()
+    if args.what == "parts":
+        from bench import parts  # needs ownloop
+
+        parts.main()
+        return
+    names = args.only.split(",")
+    if unknown := [name for name in names if name not in ALL]:
+        parser.error(f"no driver {', '.join(unknown)}; there are: {', '.join(ALL)}")
+    if args.seconds < 2:
+        parser.error("--seconds is at least 2: a stream is measured from when all are open")
+    cases = list(ROUNDS) if args.what == "standard" else [args.what]
+    environments = available(names)
+    if not environments:
+        raise SystemExit("there is nothing to measure")
+    results: list[Measured] = []
+    with mock_provider() as base_url:
+        for case in cases:
+            job = Job(
+                case,
+                driver="",
+                base_url=base_url,
+                deltas=args.deltas,
+                reps=args.reps,
+                turns=[int(count) for count in args.turns.split(",")],
+                streams=args.streams,
+                rate=args.rate,
+                seconds=args.seconds,
+                profile=args.profile,
+            )
+            rounds = 1 if args.profile else args.rounds or ROUNDS[case]
+            results += run_rounds(job, rounds, environments)
+    if args.profile:
+        return  # while samples are taken, the kernel counts CPU time in another way
+    figures = [figure for result in results for figure in result.figures]
+    shown = [figure for figure in dict.fromkeys(figures) if args.what != "standard" or figure in SHORT]
+    print(f"\n{table(results, shown)}\n")
 
 
-main()
+def available(names: list[str]) -> dict[str, Path]:
+    """Return driver → environment, without those that cannot be installed."""
+    found: dict[str, Path] = {}
+    for name in names:
+        try:
+            found[name] = environment(load(name))
+        except InstallError as error:
+            print(f"{load(name).NAME} is left out: it cannot be installed. Is there a network?\n{error}", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.worker import resident_mb
 from ownloop.agent import Agent
 from ownloop.backends.scripted import ScriptedBackend, Turn, call, say
 from ownloop.core.backend import ModelRequest
@@ -45,14 +46,6 @@ def answer(request: ModelRequest) -> Turn:
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
-
-
-def resident_mb() -> float:
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0.0
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
 
 
 async def one_session(service: Service, dice: random.Random) -> None:

@@ -43,7 +43,7 @@ def measure_core_install() -> InstallSize:
         _pip(python, "install", "--require-hashes", "--only-binary=:all:", "-r", core)
         _pip(python, "install", "--no-deps", *map(str, wheels.glob("*.whl")))
         _pip(python, "check")
-        return _measure(folder / "env")
+        return measure(folder / "env")
 
 
 def _pip(python: str, *arguments: str) -> None:
@@ -54,7 +54,8 @@ def _pip(python: str, *arguments: str) -> None:
         raise RuntimeError(f"pip {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
 
-def _measure(environment: Path) -> InstallSize:
+def measure(environment: Path) -> InstallSize:
+    """Measure what is in a virtual environment."""
     (site,) = environment.glob("lib/python*/site-packages")
     sizes: dict[str, float] = {}
     for distribution in distributions(path=[str(site)]):

@@ -10,6 +10,7 @@ import pytest
 from ownloop.backends.scripted import call, gate, hang, say
 from ownloop.core import results
 from ownloop.core.events import (
+    ConfigChanged,
     Delta,
     Fact,
     InputAccepted,
@@ -29,6 +30,7 @@ from ownloop.core.operations import GivenAnswer
 from ownloop.core.ports import Filter, Principal
 from ownloop.errors import (
     BusyError,
+    ConfigError,
     ConflictError,
     CursorAheadError,
     InvalidRequestError,
@@ -896,6 +898,25 @@ def test_the_whole_session_can_be_followed_until_it_is_closed() -> None:
     play(scene)
 
 
+def test_a_session_is_unattended_while_it_has_something_to_do_and_nobody_does_it() -> None:
+    async def scene(world: World) -> None:
+        @tool
+        async def work() -> str:
+            await asyncio.Event().wait()
+            return ""
+
+        stage = Stage(world, [call("work"), say("done")], [work])
+        async with stage.open() as talk:
+            assert await talk.service.unattended() == []
+            await talk.send("1")
+            await talk.until(ToolStarted)
+            assert await talk.service.unattended() == []
+        async with stage.open(adopt=False) as talk:
+            assert await talk.service.unattended() == [talk.session_id]
+
+    play(scene)
+
+
 def test_the_config_of_a_session_may_be_changed_within_its_schema() -> None:
     schema = {
         "type": "object",
@@ -915,5 +936,29 @@ def test_the_config_of_a_session_may_be_changed_within_its_schema() -> None:
                 await talk.service.configure(talk.session_id, {"tone": "loud"})
             await talk.say("2")
             assert [request.system for request in stage.backend.requests] == ["Be neutral.", "Be dry."]
+
+    play(scene)
+
+
+def test_the_model_of_a_session_may_be_changed_by_who_runs_it_though_its_config_is_closed() -> None:
+    schema = {"type": "object", "properties": {"tone": {"type": "string"}}, "additionalProperties": False}
+
+    async def scene(world: World) -> None:
+        stage = Stage(world, [say("one"), say("two")], options={"config": schema})
+        async with stage.open() as talk:
+            await talk.say("1")
+            with pytest.raises(InvalidRequestError, match="model"):
+                await talk.service.configure(talk.session_id, {"model": "http://localhost:1/v1#other"})
+            with pytest.raises(ConfigError, match="nonsense"):
+                await talk.service.set_model(talk.session_id, "nonsense")
+            await talk.service.set_model(talk.session_id, "http://localhost:1/v1#other")
+            await talk.service.configure(talk.session_id, {"tone": "dry"})
+            with pytest.raises(InvalidRequestError, match="model"):
+                await talk.service.configure(talk.session_id, {"model": "local"})
+            await talk.service.set_model(talk.session_id, "scripted")
+            await talk.say("2")
+            facts, _ = await talk.service.read_events(talk.session_id)
+            changes = [fact.body.patch for fact in facts if isinstance(fact.body, ConfigChanged)]
+            assert changes == [{"model": "http://localhost:1/v1#other"}, {"tone": "dry"}, {"model": "scripted"}]
 
     play(scene)

@@ -55,6 +55,8 @@ LATE_MS = 10_000
 """How long after its time a request can be answered, if its expiry is not in the journal yet."""
 LOOK_EVERY_MS = 50
 """How often `wait` looks at a run that another process drives."""
+MAX_UNATTENDED = 10_000
+"""Sessions that are looked at for being unattended: more than a store ever has at one moment."""
 LOCAL = Principal()
 
 
@@ -142,6 +144,13 @@ class Service:
         """sessions.list, newest first"""
         return await self._store.sessions(which, page)
 
+    async def unattended(self) -> Sequence[str]:
+        """The ids of sessions in which something is to be done now, and nobody is there who does it.
+
+        Their process is gone, or was told to end; whoever serves their agent goes on with them.
+        """
+        return await self._store.runnable(self._now(), MAX_UNATTENDED)
+
     async def set_title(self, session_id: str, title: str | None) -> SessionInfo:
         """sessions.update"""
         await self._store.set_title(session_id, clean_text(title) if title is not None else None)
@@ -153,10 +162,24 @@ class Service:
         definition = self._definition(info.agent)
         state = await read_state(self._env, session_id)
         patch = _json(patch, "a patch of a config")
-        found = problems(definition.config_schema, {**state.config, **patch})
+        declared: Json = definition.config_schema.get("properties", {})
+        held = {name: value for name, value in state.config.items() if name != "model" or name in declared}
+        found = problems(definition.config_schema, {**held, **patch})
         if found:
             raise InvalidRequestError(f"this config does not fit agent {info.agent!r}: " + "; ".join(found))
         await self._post(session_id, Config(patch), principal)
+
+    async def set_model(self, session_id: str, model: str, *, principal: Principal = LOCAL) -> None:
+        """Take another model for a session, from its next turn on, whether its agent declares that as config or not.
+
+        For whoever runs the program, as the terminal; clients are let choose by `configure`. Raises ConfigError for a
+        model that cannot be had.
+        """
+        definition = self._definition((await self._store.session(session_id)).agent)
+        if isinstance(definition, ForeignAgent):
+            raise InvalidRequestError(f"agent {definition.name!r} chooses its model itself")
+        self._host.adapter(definition, model)
+        await self._post(session_id, Config({"model": model}), principal)
 
     async def stop(self, session_id: str, *, principal: Principal = LOCAL) -> None:
         """sessions.stop: cancel, withdraw, free, close. Input after it is refused with session_closed."""
@@ -472,18 +495,15 @@ class Service:
         waiting = asyncio.create_task(self.wait(accepted))
         try:
             async with self.subscribe(accepted.session_id, after, run_id=accepted.run_id) as frames:
+                waiting.add_done_callback(lambda _: frames.wake())
+                news: asyncio.Task[RunResult] | None = waiting
                 while last is None or seq < last:
-                    batch = asyncio.create_task(_batch(frames))
-                    try:
-                        await asyncio.wait((batch, waiting), return_when=asyncio.FIRST_COMPLETED)
-                        if not batch.done() and waiting.done() and waiting.result().state == "interrupted":
+                    shown = await frames.batch(unless=news)
+                    if not shown and news is not None and news.done():
+                        if news.result().state == "interrupted":
                             last = await self._last_seq(accepted)
-                            if seq >= last:
-                                return
-                        shown = await batch
-                    finally:
-                        batch.cancel()
-                        await asyncio.gather(batch, return_exceptions=True)
+                        news = None
+                        continue
                     if not shown:
                         return
                     for frame in shown:
@@ -586,10 +606,6 @@ class Service:
 
     def _now(self) -> int:
         return self._env.clock.now_ms()
-
-
-async def _batch(frames: Subscription) -> Sequence[Frame]:
-    return await frames.batch()
 
 
 def _derived_id(kind: str, *parts: str) -> str:

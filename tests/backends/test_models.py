@@ -86,6 +86,7 @@ def test_a_missing_key_is_named() -> None:
         ("http://localhost:8000/v1#Qwen/Qwen3-8B", "http://localhost:8000/v1", "Qwen/Qwen3-8B"),
         ("http://localhost:8000#m", "http://localhost:8000/v1", "m"),
         ("https://gpu.example/v1/#m:free", "https://gpu.example/v1", "m:free"),
+        ("HTTP://gpu.example/v1# m", "http://gpu.example/v1", "m"),
     ],
 )
 def test_a_url_names_server_and_model(model: str, base_url: str, name: str) -> None:
@@ -108,6 +109,11 @@ def test_a_key_goes_to_its_own_host_only() -> None:
     assert server("https://openrouter.ai/api/v1#m", **env).profile is OPENROUTER
     assert server("https://api.mistral.ai/v1#m", **env).profile is MISTRAL
     assert key_variable("http://10.0.0.7:8000/v1") == "OWNLOOP_API_KEY_10_0_0_7"
+
+
+def test_space_around_a_name_is_no_part_of_it() -> None:
+    check_model(" openai: gpt-5 ")
+    assert open_model(" openai: gpt-5 ", api_key="k", env={}).model == "gpt-5"
 
 
 def test_a_key_that_is_handed_over_wins() -> None:
@@ -133,6 +139,9 @@ def test_a_key_that_is_handed_over_wins() -> None:
         ("", forms_as_text()),
         ("something/else", forms_as_text()),
         ("http://localhost:8000/v1", "write http://localhost:8000/v1#NAME"),
+        ("http://localhost:8000/v1#", "write http://localhost:8000/v1#NAME"),
+        ("http://[::1/v1#m", "base URL"),
+        ("http://openrouter.ai/api/v1#m", "https"),
         ("http://#m", "base URL"),
     ],
 )

@@ -281,10 +281,9 @@ async def test_nothing_that_a_server_says_of_the_key_stands_in_a_traceback(speak
     assert error.detail == "<html>[key]</html>"
 
 
-@pytest.mark.parametrize("value", ["\ud800", float("nan"), {1, 2}])
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), object()])
 async def test_what_is_no_json_is_refused_before_it_is_sent(speaker: Speaker, value: Any) -> None:
     async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
-        # Not `metadata` or the like: the SDKs turn sets in fields they know into lists.
         error, _ = await failure(opened, replace(ASK, settings=ModelSettings(extra={"x": [{"y": value}]})))
     assert type(error) is BadRequestError
     assert "JSON" in str(error)
@@ -335,6 +334,15 @@ async def test_what_cannot_be_a_base_url_is_refused_at_once(speaker: Speaker, ur
     with pytest.raises(ConfigError, match="base URL") as caught:
         speaker.make(url)
     assert "secret" not in str(caught.value)
+
+
+async def test_extra_fields_go_out_as_they_are(speaker: Speaker) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    extra = {"response_format": schema, "tools": None}
+    async with WireServer(Reply(speaker.hello)) as server, speaker.open(server) as opened:
+        await parts_of(opened, replace(ASK, settings=ModelSettings(extra=extra)))
+    assert server.requests[0].body["response_format"] == schema
+    assert "tools" not in server.requests[0].body, "servers refuse an empty list"
 
 
 async def test_a_model_may_have_any_name(speaker: Speaker) -> None:

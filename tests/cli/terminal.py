@@ -21,7 +21,7 @@ LIMIT_S = 40.0
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Return an environment whose sessions are below `folder`, and which is else like ours."""
-    ours = {"OWNLOOP_STORE", "NO_COLOR", "COLUMNS", "LINES"}
+    ours = {"OWNLOOP_STORE", "NO_COLOR", "COLUMNS", "LINES", "VISUAL", "EDITOR"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     # The commands that it prints are to be those of an installation.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -39,16 +39,22 @@ class Terminal:
     """`ownloop ARGUMENTS` in a terminal. As a context manager it kills what is left."""
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, *, columns: int = 80, env: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        program: Sequence[str] = OWNLOOP,
+        columns: int = 80,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.raw = b""
         self.screen = pyte.HistoryScreen(columns, 50, history=2000, ratio=0.5)
         self._stream = pyte.ByteStream(self.screen)
         self._prompts: dict[str, int] = {}
-        program = [*OWNLOOP, *arguments]
+        command = [*program, *arguments]
         self.child = pexpect.spawn(
-            program[0],
-            program[1:],
+            command[0],
+            command[1:],
             cwd=str(folder),
             env=environment(folder, **(env or {})),
             dimensions=(50, columns),
@@ -102,6 +108,16 @@ class Terminal:
 
     def press(self, data: str) -> None:
         self.child.send(data)
+
+    def paste(self, text: str) -> None:
+        """Paste text, as a terminal does for a program that asked for it to be marked."""
+        assert b"\x1b[?2004h" in self.raw
+        self.child.send(f"\x1b[200~{text}\x1b[201~")
+
+    def resize(self, columns: int) -> None:
+        """Change the width of the window."""
+        self.screen.resize(columns=columns)
+        self.child.setwinsize(50, columns)
 
     def interrupt(self) -> None:
         """Press Ctrl-C."""

@@ -62,11 +62,11 @@ def test_message_tool_call_edit_approve_answer(home: Path) -> None:
         chat.press("\x7f" * len("19}") + "21}")
         chat.enter("")
         chat.prompt(limit_s=MODEL_S)
-        assert '→ set_temperature {"degrees":21}\n← The heating is set to 21 degrees.\n' in chat.text
+        assert '→ set_temperature {"degrees":21}  (as edited)\n← The heating is set to 21 degrees.\n' in chat.text
         chat.enter("Turn off the lamp.")
         chat.prompt(APPROVAL, limit_s=MODEL_S)
         chat.enter("d")
-        chat.prompt("why?")
+        chat.prompt("reason ›")
         chat.enter("I am reading")
         chat.prompt(limit_s=MODEL_S)
         assert "← set_lamp was denied: I am reading" in chat.text
@@ -93,6 +93,30 @@ def test_kill_9_while_the_approval_waits_then_approved_ran_exactly_once(home: Pa
         chat.prompt(limit_s=MODEL_S)  # nothing is left over
         assert APPROVAL not in chat.text
     assert effects(home) == ["Your flight from Madrid to Vienna is booked."]
+
+
+def test_something_is_said_into_a_run_and_the_session_is_looked_at(home: Path) -> None:
+    with Terminal(["chat", "home.py"], home, columns=40) as chat:
+        chat.prompt(limit_s=MODEL_S)
+        chat.enter("What is the capital of France?")
+        chat.until("reading …")
+        chat.press("What is the weather in Paris?")
+        chat.until("steer › What is the weather in Paris?", limit_s=MODEL_S)
+        chat.enter("")
+        chat.prompt(limit_s=MODEL_S)
+        assert "← It is 18 degrees and sunny in Paris." in chat.text
+        chat.enter("/cost")
+        chat.prompt()
+        assert re.search(r"this session  \d+ turns: [\d,]+ tokens read", chat.text)
+        chat.enter("/sessions")
+        chat.prompt()
+        assert "›  1  What is the capital of" in chat.text
+        chat.enter("/model local:/no/such/file.gguf")
+        chat.prompt()
+        assert "error: " in chat.text
+        assert "/no/such/file.gguf" in chat.text
+        chat.enter("/quit")
+        assert chat.end() == 0
 
 
 def test_ctrl_c_cancels_the_real_models_answer(home: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_neighbours_of_the_file_can_be_imported(agent_file: AgentFile, tmp_path:
     ("source", "where", "said"),
     [
         ("", "agents.py", "agents.py holds no agent; define one at its top level"),
-        ("x = 1", "agents.py:x", "agents.py:x is a int, not an Agent"),
+        ("x = 1", "agents.py:x", "agents.py:x is of type 'int', not an Agent"),
         ('a = Agent("a", model="local")', "agents.py:b", "agents.py has no 'b'; the agents in it: a"),
         (
             'a = Agent("a", model="local")\nb = Agent("b", model="local")',
@@ -78,6 +79,83 @@ def test_neighbours_of_the_file_can_be_imported(agent_file: AgentFile, tmp_path:
 def test_what_cannot_be_loaded_is_said_with_its_line(agent_file: AgentFile, source: str, where: str, said: str) -> None:
     agent_file(source)
     assert said in refused(where)
+
+
+MODEL = """
+from ownloop import AgentBase, AgentTurn, Backend
+
+class Parrot(Backend):
+    name = "parrot"
+    def add_user_message(self, content): ...
+    async def next_turn(self, tool_schemas): return AgentTurn(["Hi."])
+    def add_tool_result(self, tool_call_id, name, content, is_error): ...
+
+class Half(AgentBase):
+    @classmethod
+    async def create(cls, config, on_logs, on_interaction_request): return cls()
+
+class Whole(Half):
+    async def stop(self): ...
+    async def interaction(self, interaction): ...
+
+class Alone: ...
+
+def make(): ...
+
+whole = Whole()
+script = ScriptedBackend([])
+parrot = Parrot()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Parrot", 'a Backend class, which is a model; give it to an agent: agent = Agent("name", model=Parrot)'),
+        ("parrot", "a model (Parrot), not an agent; give it to one"),
+        ("script", "a model (ScriptedBackend), not an agent; give it to one"),
+        ("Half", "an AgentBase class without interaction, stop; define what is missing"),
+        ("whole", "an instance of Whole; name the class"),
+        ("Alone", "a class (Alone), not an Agent; let it inherit from ownloop.AgentBase"),
+        ("make", "a function, not an agent; if it makes one, call it at the top level"),
+    ],
+)
+def test_what_is_no_agent_is_named_and_how_to_make_one_of_it(agent_file: AgentFile, name: str, said: str) -> None:
+    agent_file(MODEL)
+    assert f"agents.py:{name} is {said}" in refused(f"agents.py:{name}")
+    assert refused(f"agents.py:{name}").endswith("; the agents in it: Whole")
+
+
+def test_a_file_with_only_a_model_in_it_says_so(agent_file: AgentFile) -> None:
+    agent_file(MODEL[: MODEL.index("class Half")])
+    assert refused("agents.py") == (
+        "agents.py holds no agent; Parrot in it is a Backend class, which is a model; "
+        'give it to an agent: agent = Agent("name", model=Parrot)'
+    )
+    assert refused("agents.py:x").startswith("agents.py has no 'x'; it holds no agent; Parrot in it is")
+
+
+def test_an_agent_is_found_by_its_own_name_too(agent_file: AgentFile) -> None:
+    agent_file('bot = Agent("front-desk", model="local")\nother = Agent("bot", model="local")')
+    assert load_agent("agents.py:front-desk").name == "front-desk"
+    assert load_agent("agents.py:bot").name == "front-desk"  # what stands at the top level comes first
+
+
+def test_a_path_may_hold_colons(agent_file: AgentFile, tmp_path: Path) -> None:
+    (tmp_path / "a:b").mkdir()
+    agent_file('bot = Agent("one", model="local")', "a:b/c:d.py")
+    for where in ("a:b/c:d.py", "a:b/c:d.py:bot", str(tmp_path / "a:b/c:d.py")):
+        assert load_agent(where).name == "one"
+
+
+def test_a_file_that_runs_itself_is_told_how_not_to(agent_file: AgentFile) -> None:
+    agent_file('print(Agent("one", model=ScriptedBackend([])).run_sync("Hi"))')
+
+    async def load() -> None:
+        load_agent("agents.py")
+
+    with pytest.raises(ConfigError, match=r"belongs under: if __name__ == \"__main__\":$"):
+        asyncio.run(load())
 
 
 def test_a_file_that_is_not_there_is_said_and_the_one_that_may_be_meant(agent_file: AgentFile, tmp_path: Path) -> None:

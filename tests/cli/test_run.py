@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ownloop.cli.main import EPILOG
+import pytest
+
 from tests.cli.conftest import AgentFile, Program
 from tests.cli.terminal import OWNLOOP, environment
 
@@ -80,13 +81,14 @@ def test_partial_text_of_a_failed_answer_is_kept_on_stdout(agent_file: AgentFile
     assert "(overloaded)" in done.stderr
 
 
-def test_wrong_use_ends_with_2(agent_file: AgentFile, ownloop: Program) -> None:
+def test_an_empty_message_is_wrong_use(agent_file: AgentFile, ownloop: Program) -> None:
     agent_file('agent = Agent("a", model=ScriptedBackend([]))')
-    for arguments in (("run", "agents.py"), ("fly", "agents.py"), ("run", "agents.py", "Hi", "--stoer", "x"), ()):
-        assert ownloop(*arguments).returncode == 2
     empty = ownloop("run", "agents.py", "  ")
     assert (empty.returncode, empty.stdout) == (2, "")
     assert "the message is empty" in empty.stderr
+    none = ownloop("run", "agents.py")
+    assert (none.returncode, none.stdout) == (2, "")
+    assert 'say something, as in: ownloop run FILE "What is new?"' in none.stderr
 
 
 def test_a_run_that_needs_a_person_ends_with_3_and_says_how_to_go_on(agent_file: AgentFile, ownloop: Program) -> None:
@@ -171,8 +173,17 @@ def test_stdin_that_is_no_text_is_refused(agent_file: AgentFile, tmp_path: Path)
     assert (done.returncode, done.stderr) == (2, b"ownloop: standard input is not UTF-8 text (byte 0)\n")
 
 
-def test_a_reader_that_leaves_early_is_no_traceback(agent_file: AgentFile, tmp_path: Path) -> None:
-    agent_file('agent = Agent("a", model=ScriptedBackend([say("word " * 40_000)]))')
+def test_a_reader_that_leaves_early_stops_nothing(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file("""
+        @tool
+        def pay() -> str:
+            "Pay."
+            note("effects", "paid")
+            print("paid")
+            return "Paid."
+
+        agent = Agent("a", model=ScriptedBackend([say("word " * 40_000) + call("pay"), say("Done.")]), tools=[pay])
+    """)
     with subprocess.Popen(
         [*OWNLOOP, "run", "agents.py", "Hi"],
         stdin=subprocess.DEVNULL,
@@ -186,8 +197,79 @@ def test_a_reader_that_leaves_early_is_no_traceback(agent_file: AgentFile, tmp_p
         program.stdout.read(4)
         program.stdout.close()
         errors = program.stderr.read()
-        assert program.wait(timeout=60) == 1
-    assert errors == b""
+        assert program.wait(timeout=60) == 0
+    assert set(errors.decode().splitlines()) == {"→ pay {}", "paid", "← Paid."}
+    assert (tmp_path / "effects").read_text() == "paid\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_said(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file('agent = Agent("a", model=ScriptedBackend([say("Hi!")]))')
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*OWNLOOP, "run", "agents.py", "Hi"],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"ownloop: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.slow
+def test_a_closed_stdout_is_no_error(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file('agent = Agent("a", model=ScriptedBackend([say("Hi!")]))')
+    for more in ([], ["--json"]):
+        done = subprocess.run(
+            ["/bin/sh", "-c", 'exec "$@" >&- 2>&-', "sh", *OWNLOOP, "run", "agents.py", "Hi", *more],
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0
+
+
+def test_a_closed_stdin_is_an_empty_message(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file('agent = Agent("a", model=ScriptedBackend([say("Hi!")]))')
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *OWNLOOP, "run", "agents.py", "-"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("ownloop: the message is empty")
+
+
+def test_what_was_closed_is_nobody_elses_file(agent_file: AgentFile, tmp_path: Path) -> None:
+    """What C code and children print goes to the files 1 and 2, whoever has opened them."""
+    agent_file("""
+        import os
+
+        @tool(read_only=True)
+        def look() -> str:
+            "Look."
+            note("files", " ".join(os.readlink(f"/proc/self/fd/{number}") for number in range(3)))
+            return "seen"
+
+        agent = Agent("a", model=ScriptedBackend([call("look"), say("Seen.")]), tools=[look])
+    """)
+    subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *OWNLOOP, "run", "agents.py", "Hi"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        timeout=60,
+        check=True,
+    )
+    assert (tmp_path / "files").read_text().split() == ["/dev/null"] * 3
 
 
 def test_output_that_cannot_show_a_sign_shows_a_question_mark(agent_file: AgentFile, ownloop: Program) -> None:
@@ -219,18 +301,6 @@ def test_the_program_that_is_named_is_one_that_can_be_called(agent_file: AgentFi
     assert f"Go on with:\n  {shlex.quote(sys.executable)} -m ownloop chat agents.py --session" in done.stderr
 
 
-def test_help_teaches(ownloop: Program) -> None:
-    top = ownloop("--help").stdout
-    assert EPILOG.strip() in top
-    assert "talk to an agent in the terminal" in top
-    run = ownloop("run", "--help").stdout
-    assert "exit codes: 0 answered, 1 failed, 2 wrong use, 3 waits for a person" in run
-    assert 'ownloop run agents.py "Where is order A1?"' in run
-    chat = ownloop("chat", "--help").stdout
-    assert "--session ID" in chat
-    assert ownloop("--version").stdout.startswith("ownloop ")
-
-
 def test_ids_of_sessions_that_are_not_there_are_answered_with_those_that_are(
     agent_file: AgentFile, ownloop: Program
 ) -> None:
@@ -238,7 +308,7 @@ def test_ids_of_sessions_that_are_not_there_are_answered_with_those_that_are(
     none = ownloop("chat", "agents.py", "--session", "sess_nobody")
     assert none.returncode == 2
     assert "there is no session 'sess_nobody' in" in none.stderr
-    assert "it holds none of this agent" in none.stderr
+    assert "it holds none of agent 'support'" in none.stderr
     session = re.findall(r"sess_\w+", ownloop("run", "agents.py", "Refund A1").stderr)[0]
     some = ownloop("run", "agents.py", "Hi", "--session", "sess_nobody")
     assert some.returncode == 2
@@ -303,5 +373,5 @@ def test_a_tool_that_runs_is_let_finish_before_an_approval_ends_the_program(
     """)
     done = ownloop("run", "agents.py", "Both.")
     assert done.returncode == 3
-    assert "← At last." in done.stderr
+    assert "← slow: At last." in done.stderr
     assert (tmp_path / "effects").read_text() == "slow\n"

@@ -20,6 +20,8 @@ HEAVY = {
     "xllamacpp",
 }
 
+LIBRARIES = "import asyncio, jsonschema, orjson, pydantic, sqlite3"
+
 MEASURE = """
 import os, sys
 before = os.times()
@@ -40,11 +42,12 @@ def run(statement: str) -> tuple[float, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("statement", "bound_cpu_s"),
-    [("import ownloop", 0.25), ("from ownloop import Agent, tool", 0.45)],
+    ("statement", "bound"),
+    [("import ownloop", 0.3), ("from ownloop import Agent, tool", 3.0)],
 )
-def test_an_import_costs_little_cpu_and_loads_nothing_heavy(statement: str, bound_cpu_s: float):
-    runs = [run(statement) for _ in range(5)]
+def test_an_import_costs_little_cpu_and_loads_nothing_heavy(statement: str, bound: float):
+    """`bound` is a multiple of what the libraries cost that the core stands on, for machines differ."""
+    runs, libraries = zip(*[(run(statement), run(LIBRARIES)) for _ in range(5)], strict=True)
     # The least of several: a busy machine makes a run slower, never faster.
-    assert min(cpu_s for cpu_s, _ in runs) <= bound_cpu_s
+    assert min(cpu_s for cpu_s, _ in runs) <= bound * min(cpu_s for cpu_s, _ in libraries)
     assert runs[0][1] & HEAVY == set()

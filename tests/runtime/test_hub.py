@@ -939,6 +939,25 @@ class Slowly:
         return call
 
 
+def test_a_read_beside_something_else_ends_when_that_is_done_and_shows_first_what_is_at_hand():
+    async def scene(world: World, store: MemoryStore, hub: Hub, owner: Owner) -> None:
+        async with hub.subscribe(SESSION, Cursor()) as frames, owner.writing():
+            await owner.run("run_1")
+            done = asyncio.get_running_loop().create_future()
+            done.add_done_callback(lambda _: frames.wake())
+            assert [frame.event.seq for frame in await frames.batch(done) if isinstance(frame.event, Fact)] == [1, 2]
+            batch = asyncio.ensure_future(frames.batch(done))
+            await settle(world, 5)
+            assert not batch.done()
+            done.set_result(None)
+            assert await batch == []
+            await owner.turn("run_1")
+            assert len(await frames.batch(done)) == 1
+            assert await frames.batch(done) == []
+
+    play(scene)
+
+
 @pytest.mark.parametrize("steps", range(12))
 def test_a_read_that_is_given_up_loses_nothing(steps: int):
     """Whoever waits for frames beside something else cancels the one and reads again."""

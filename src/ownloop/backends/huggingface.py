@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -52,19 +52,27 @@ def _load() -> _Hub:
         raise ConfigError(f"this model needs the package {error.name!r}: pip install 'ownloop[huggingface]'") from error
 
     class SharedConnections(hub.AsyncInferenceClient):
-        """The one place where it makes its HTTP client; otherwise it would open new connections for every turn."""
+        """The one place where it makes its HTTP client; otherwise it would open new connections for every turn.
+
+        And the one where it sends: it rewrites models' names and response formats for a server of its vendor's.
+        """
 
         http: Any
+        body: Json
 
         async def _get_async_client(self) -> Any:
             return self.http
+
+        async def _inner_post(self, request_parameters: Any, *, stream: bool = False) -> Any:
+            parent: Any = super()
+            return await parent._inner_post(replace(request_parameters, json=self.body), stream=stream)
 
     return _Hub(
         SharedConnections,
         httpx2,
         Failures(
             any=(httpx2.HTTPError, errors.InferenceTimeoutError, OSError),
-            status=(errors.HfHubHTTPError,),
+            status=(httpx2.HTTPStatusError,),
             connect_timeout=(httpx2.ConnectTimeout,),
             silent=(TimeoutError, httpx2.ReadTimeout),
             refused=(httpx2.ConnectError,),
@@ -74,8 +82,10 @@ def _load() -> _Hub:
 
 
 async def _keep_reply(response: Any) -> None:
-    if response.status_code >= 400:
-        await response.aread()  # the client wants its text
+    if not response.is_success:
+        # Raised here, for the client takes a redirect for an answer, and fails itself of what it cannot read.
+        await response.aread()
+        response.raise_for_status()
     _reply.get().append(response)
 
 
@@ -133,14 +143,14 @@ class HuggingFaceAdapter(HttpAdapter):
         )
         client.http = self._open_http(hub)
         stack.push_async_callback(client.close)
-        rest = {key: value for key, value in body.items() if key != "messages"}
+        client.body = {"model": self.model, "stream": True, **body}
         replies: list[Any] = []
         token = _reply.set(replies)
         try:
-            await client.chat_completion(body["messages"], model=self.model, stream=True, extra_body=rest)
+            await client.chat_completion(body["messages"], model=self.model, stream=True)
         finally:
             _reply.reset(token)
-        response = replies[-1]  # what came before were redirects
+        (response,) = replies
         return Reply(response.headers, cast("AsyncGenerator[bytes]", response.aiter_bytes()))
 
     async def aclose(self) -> None:

@@ -42,7 +42,7 @@ def open_model(
     Raises:
         ConfigError: no such form, or a key is missing; the text says what to write instead.
     """
-    scheme, colon, rest = model.strip().partition(":")
+    scheme, colon, rest = _split(model)
     if scheme == "local" and (rest or not colon):
         return LocalAdapter(rest, servers=servers, on_progress=on_progress)
     if scheme in ("http", "https"):
@@ -54,19 +54,26 @@ def open_model(
 
 def check_model(model: str) -> None:
     """Raise ConfigError if `model` has none of the known forms. Keys and files are looked at when it is opened."""
-    scheme, colon, rest = model.strip().partition(":")
+    scheme, colon, rest = _split(model)
     if scheme in ("http", "https"):
         _address(model.strip())
     elif not (scheme == "local" and (rest or not colon)) and not (scheme in _HOSTED and rest):
         raise ConfigError(_no_such_form(model.strip(), scheme, rest))
 
 
+def _split(model: str) -> tuple[str, str, str]:
+    """Return what stands before the first colon, the colon, and what comes after it."""
+    scheme, colon, rest = model.strip().partition(":")
+    return scheme.lower() if scheme.lower() in ("http", "https") else scheme, colon, rest.strip()
+
+
 def _address(model: str) -> tuple[str, str]:
     """Return the base URL and the name of a model on a server. Raises ConfigError."""
     url, _, name = model.partition("#")
     base_url = normal_base_url(url)
+    name = name.strip()
     if not name:
-        raise ConfigError(f"model {model!r} does not say which model the server should use; write {model}#NAME")
+        raise ConfigError(f"model {model!r} does not say which model the server should use; write {url}#NAME")
     return base_url, name
 
 
@@ -130,6 +137,8 @@ def _server(model: str, api_key: str | None, env: Mapping[str, str]) -> Adapter:
     variable = key_variable(base_url)
     key = api_key or env.get(variable)
     host = HOSTS.get(urlsplit(base_url).hostname or "")
+    if host is not None and urlsplit(base_url).scheme != "https":
+        raise ConfigError(f"model {model!r} would send its key in the clear; write https://")
     if not key and host is not None:
         raise ConfigError(f"model {model!r} needs a key: set {variable}")
     return OpenAICompatibleAdapter(base_url, name, key, key_variable=variable)

@@ -137,7 +137,9 @@ class SdkAdapter(HttpAdapter):
                 base_url=self.base_url,
                 max_retries=0,
                 # A proxy from the environment cannot reach this machine's own loopback.
-                http_client=sdk.vendor.DefaultAioHttpClient(limits=limits, trust_env=not is_loopback(self.base_url)),
+                http_client=sdk.vendor.DefaultAioHttpClient(
+                    limits=limits, trust_env=not is_loopback(self.base_url), follow_redirects=False
+                ),
                 # Said again, since an Authorization among the environment's own headers would win over the key.
                 default_headers=self._key_headers(),
             )

@@ -19,10 +19,13 @@ from ownloop.backends.wires.decoder import Decoder
 from ownloop.backends.wires.encoder import Encoded, Encoder
 from ownloop.backends.wires.provider_errors import provider_error, redact
 from ownloop.core.backend import Adapter, ModelRequest, Part
+from ownloop.core.codec import dumps
 from ownloop.core.messages import Json
+from ownloop.core.text import clean_text
 from ownloop.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
+    BadRequestError,
     ConfigError,
     ProviderError,
     StreamInterruptedError,
@@ -66,7 +69,8 @@ class Reply:
 class HttpAdapter(ABC):
     """One model behind one base URL; stateless, so sessions share it.
 
-    Without `api_key` no key is sent, whatever the environment holds. A subclass is one wire over one SDK.
+    Without `api_key` no key is sent, whatever the environment holds. A subclass is one wire over one SDK; it follows no
+    redirect. Raises ConfigError for what cannot be a key.
     """
 
     NAME: ClassVar[str]
@@ -92,7 +96,7 @@ class HttpAdapter(ABC):
         self.model = model
         self.profile = profile or self._usual_profile()
         self._key_hint = f"the key is read from ${key_variable}" if key_variable else ""
-        self._secrets = (api_key,) if api_key else ()
+        self._secrets = (_checked_key(api_key, key_variable),) if api_key else ()
         self._encoder = self.ENCODER(self.provider, model, self.profile)
         self._has_answered = False
         """Whether there may be an idle connection that the server has closed in the meantime."""
@@ -160,11 +164,18 @@ class HttpAdapter(ABC):
         for may_repeat in (self.profile.pooled, False):
             may_repeat = may_repeat and self._has_answered
             try:
-                reply = await self._post(stack, body, timeout_s)
+                # A refusal is read to its end in there, and need not have one.
+                async with asyncio.timeout(None if timeout_s is None else CONNECT_S + timeout_s * SILENCE_FACTOR):
+                    reply = await self._post(stack, body, timeout_s)
             except failures.any as error:
                 if may_repeat and _is_cut(failures, error):
                     continue
-                raise self._refused(failures, error, timeout_s) from error
+                # A refusal says all there is to say; the SDK's words for it may hold the key.
+                raise self._refused(failures, error, timeout_s) from (
+                    None if isinstance(error, failures.status) else error
+                )
+            except Exception as error:  # the SDKs' own code fails of values, and of what servers say, in many ways
+                raise self._failed(error, body) from error
             self._has_answered = True
             return reply
         raise AssertionError  # the second round cannot repeat
@@ -173,9 +184,11 @@ class HttpAdapter(ABC):
         """Translate what happened before the reply began."""
         response: Any = getattr(error, "response", None)
         if isinstance(error, failures.status) and response is not None:
+            if 300 <= response.status_code < 400:
+                return self._redirected(response.status_code, response.headers)
             return provider_error(
                 self.provider,
-                response.text,
+                response.content.decode("utf-8", "replace"),  # the charset that it names may be none
                 status=response.status_code,
                 headers=response.headers,
                 secrets=self._secrets,
@@ -189,7 +202,26 @@ class HttpAdapter(ABC):
         root = type(links[-1]).__name__
         if _is_cut(failures, error):
             return BackendUnavailableError(f"{self.base_url} closed the connection before it answered ({root})")
-        return BackendUnavailableError(f"cannot reach {self.base_url} ({root}): is the server running?")
+        if any(isinstance(link, failures.refused) for link in links):
+            return BackendUnavailableError(f"cannot reach {self.base_url} ({root}): is the server running?")
+        return BackendUnavailableError(f"{self.base_url} gave no answer that can be read ({root})")
+
+    def _failed(self, error: Exception, body: Json) -> ProviderError:
+        """Translate what no SDK should let out."""
+        try:
+            dumps(body).encode()
+        except (ValueError, TypeError, RecursionError):
+            return BadRequestError(f"this request cannot be written as JSON ({type(error).__name__})")
+        return BackendUnavailableError(f"{self.base_url} gave no answer that can be read ({type(error).__name__})")
+
+    def _redirected(self, status: int, headers: Mapping[str, str]) -> ProviderError:
+        where, _, _ = redact(clean_text(headers.get("location") or "elsewhere"), self._secrets).partition("?")
+        return BadRequestError(
+            f"{self.base_url} sends requests on to {where} (status {status}), which is not followed; "
+            "if you trust that server, name it in the base URL",
+            status=status,
+            request_id=redact(request_id(headers), self._secrets) or None,
+        )
 
     def _broken(self, failures: Failures, error: BaseException, timeout_s: float | None) -> ProviderError:
         """Translate what broke a reply that had begun."""
@@ -204,13 +236,36 @@ class HttpAdapter(ABC):
 def http_url(url: str) -> str:
     """Return a base URL without a slash at its end.
 
-    Raises ConfigError for what is no http(s) URL, or has a user or password in it.
+    Raises ConfigError for what is no http(s) URL, or has a user, a password or parameters in it.
     """
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+    shown = "…"
+    try:
+        parts = urlsplit(url.strip())
         shown = f"{parts.scheme}://{parts.hostname or ''}…"
-        raise ConfigError(f"base URL {shown!r} is not usable; expected http(s)://host[:port][/v1], without user or key")
-    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+        has_more = parts.username or parts.password or parts.query
+        # Reading a port raises ValueError if it is none.
+        if parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != -1 and not has_more:
+            return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"base URL {shown!r} is not usable; expected http(s)://host[:port][/v1], without user, key or parameters"
+    )
+
+
+def _is_host(host: str) -> bool:
+    """Whether a host can be looked up. Raises ValueError (UnicodeError) for some that cannot."""
+    labels = host.encode("idna").decode("ascii").removesuffix(".")
+    return bool(labels) and labels.isprintable() and " " not in labels
+
+
+def _checked_key(key: str, variable: str | None) -> str:
+    """Return a key without the space around it, which files and shells leave there. Raises ConfigError."""
+    key = key.strip()
+    if key.isascii() and key.isprintable() and " " not in key:
+        return key
+    where = f" in ${variable}" if variable else ""
+    raise ConfigError(f"the key{where} has signs in it that no key has: a space, a line break, a “; copy it once more")
 
 
 def is_loopback(url: str) -> bool:

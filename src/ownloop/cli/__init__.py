@@ -1,6 +1,8 @@
-"""The terminal: `chat` and `run`. Acts on sessions through `ownloop.service` alone; nobody imports it.
+"""The terminal. Acts on sessions through `ownloop.service` alone; nobody imports it.
 
-`main` parses; `chat` and `run` are the commands; `opening` hosts the agent of a file (`load`) on a store (`place`);
-`conversation` follows one session, `screen` shows its events by `output`, `ask` puts its requests to the person at the
-`prompt`; `signals` are Ctrl-C and its kin.
+`main` runs a command, `commands` are their options and their help; `chat`, `run`, `sessions` and `models` are the
+commands. `opening` hosts the agent of a file (`load`) on a store (`place`), or opens the sessions alone. `conversation`
+follows one session, `screen` shows its events (calls as `cards`) by `output`, or `lines` for programs; `ask` puts its
+requests to the person at the `prompt`, as `approval` or `question`; `slash` are the commands inside a chat. `signals`
+are Ctrl-C and its kin, `pipes` our ends of pipes.
 """

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from ownloop.backends.local import TINY_MODEL_NOTE
 from ownloop.cli.ask import Leave, outlives_its_process, what_waits
+from ownloop.cli.chat_commands import ChatCommands
 from ownloop.cli.conversation import Conversation
 from ownloop.cli.harmless import harmless
 from ownloop.cli.opening import Opened, opened
 from ownloop.cli.output import Output
 from ownloop.cli.place import shown
-from ownloop.cli.prompt import Interrupted, has_person, quiet_keys
-from ownloop.cli.screen import Screen
+from ownloop.cli.prompt import Interrupted, TerminalPrompt, has_person, quiet_keys
+from ownloop.cli.screen import SAID, Screen
 from ownloop.cli.signals import Signals
+from ownloop.cli.slash import COMMANDS, Slash, is_command, message_of, parse
 from ownloop.core.operations import Accepted
 from ownloop.core.ports import Filter, Page, SessionInfo
 from ownloop.errors import OwnloopError
-
-COMMANDS = """\
-/new       start a new session
-/session   say which session this is, and where it is kept
-/help      this text
-/quit      leave (Ctrl-D too); the session is kept"""
 
 
 async def chat(where: str, *, session_id: str | None, new: bool, store: str | None, signals: Signals) -> int:
@@ -30,12 +26,12 @@ async def chat(where: str, *, session_id: str | None, new: bool, store: str | No
         async with opened(where, store) as stage:
             unfinished = await _unfinished(stage)
             if session_id is not None:
-                await stage.session(session_id)
+                session_id = (await stage.session(session_id)).session_id
             elif unfinished is not None and not new and has_person() and _is_of(stage, unfinished):
                 session_id = unfinished.session_id
-            await _welcome(stage, output, session_id, unfinished)
-            await stage.warm_up(output)
-            return await _Chat(stage, output, signals).run(session_id)
+            talking = _Chat(stage, output, signals)
+            await talking.welcome(session_id, unfinished)
+            return await talking.run(session_id)
 
 
 async def _unfinished(stage: Opened) -> SessionInfo | None:
@@ -49,47 +45,52 @@ def _is_of(stage: Opened, session: SessionInfo) -> bool:
     return session.agent_digest == stage.definition.digest
 
 
-async def _welcome(stage: Opened, output: Output, session_id: str | None, unfinished: SessionInfo | None) -> None:
-    model: str = getattr(stage.definition, "model", "")
-    output.line(output.bold(harmless(stage.name)) + (f" on {harmless(model)}" if model else ""))
-    if model == "local":
-        output.prose(TINY_MODEL_NOTE)
-    output.prose(f"Sessions are kept in {shown(stage.place)}. Type /help for help, /quit to leave.")
-    waiting = await stage.service.requests(Filter(agent=stage.name, state="open"))
-    known = {session_id}
-    if unfinished is not None and unfinished.session_id != session_id and not _is_of(stage, unfinished):
-        known.add(unfinished.session_id)
-        output.command("A session of another version of this agent waits:", stage.go_on(unfinished.session_id))
-    others = list(dict.fromkeys(request.session_id for request in waiting if request.session_id not in known))
-    if others:
-        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
-        output.command(f"Another session{more} waits for you:", stage.go_on(others[-1]))
-    suggestions: list[str] = list(getattr(stage.definition, "suggestions", ()))
-    if suggestions and session_id is None:
-        output.line()
-        output.prose("Try:")
-        for sentence in suggestions:
-            output.prose(harmless(sentence), "  ")
-    if session_id is not None:
-        output.line()
-        output.prose("Going on where this session stopped. (/new starts another one.)")
-    output.line()
-
-
 class _Chat:
     def __init__(self, stage: Opened, output: Output, signals: Signals) -> None:
         self._stage = stage
         self._output = output
         self._signals = signals
-        self._prompt = stage.prompt()
+        self._prompt = TerminalPrompt(COMMANDS) if has_person() else stage.prompt()
+        self._commands = ChatCommands(stage, output)
         self._talk: Conversation | None = None
+
+    # --- beginning and end ---
+
+    async def welcome(self, session_id: str | None, unfinished: SessionInfo | None) -> None:
+        """Say who is there, what waits, and what to try."""
+        stage, output = self._stage, self._output
+        model = await self._commands.model(session_id)
+        output.line(output.bold(harmless(stage.name)) + (f" on {harmless(model)}" if model else ""))
+        if model == "local":
+            output.prose(TINY_MODEL_NOTE)
+        steer = " While the agent works, type to steer it." if self._prompt.has_person else ""
+        output.prose(f"Sessions are kept in {shown(stage.place)}. Type /help for help, /quit to leave.{steer}")
+        waiting = await stage.service.requests(Filter(agent=stage.name, state="open"))
+        known = {session_id}
+        if unfinished is not None and unfinished.session_id != session_id and not _is_of(stage, unfinished):
+            known.add(unfinished.session_id)
+            output.command("A session of another version of this agent waits:", stage.go_on(unfinished.session_id))
+        others = list(dict.fromkeys(request.session_id for request in waiting if request.session_id not in known))
+        if others:
+            more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+            output.command(f"Another session{more} waits for you:", stage.go_on(others[-1]))
+        suggestions: list[str] = list(getattr(stage.definition, "suggestions", ()))
+        if suggestions and session_id is None:
+            output.line()
+            output.prose("Try:")
+            for sentence in suggestions:
+                output.prose(harmless(sentence), "  ")
+        if session_id is not None:
+            output.line()
+            output.prose("Going on where this session stopped. (/new begins another one.)")
+        output.line()
 
     async def run(self, session_id: str | None) -> int:
         try:
             if session_id is not None:
-                self._talk = talk = self._conversation(session_id)
-                await talk.catch_up(show=True)
-                await self._settle(talk, await talk.unfinished())
+                await self._go_to(session_id)
+            else:
+                await self._stage.warm_up(self._output)
             await self._listen()
         except Leave:
             stays = await self._say_what_waits()
@@ -100,9 +101,6 @@ class _Chat:
                 self._say_how_to_go_on("Left")
         self._say_how_to_go_on("Kept")
         return 0
-
-    def _conversation(self, session_id: str) -> Conversation:
-        return Conversation(self._stage.service, Screen(self._output), self._prompt, self._signals, session_id)
 
     def _say_how_to_go_on(self, how: str) -> None:
         if self._talk is not None:
@@ -118,6 +116,8 @@ class _Chat:
             self._output.line("A question cannot outlive this process: it is withdrawn.")
         return any(outlives_its_process(request) for request in asked)
 
+    # --- talking ---
+
     async def _listen(self) -> None:
         """Take messages and commands until the person leaves."""
         text = ""
@@ -125,23 +125,52 @@ class _Chat:
             await self._catch_up()
             try:
                 self._output.end_paragraph()
-                text = (await self._prompt.ask("you › ", text)).strip()
+                text = await self._prompt.ask(SAID, text)
                 self._output.was_typed()
             except (EOFError, Interrupted):
                 return
-            if text in ("/quit", "/exit", "/q"):
-                return
-            if text.startswith("/"):
-                self._command(text)
-            elif text and not await self._say(text):
+            if is_command(text):
+                slash = parse(text)
+                if slash.name == "/quit":
+                    return
+                await self._do(slash)
+            elif text.strip() and not await self._say(message_of(text)):
                 continue  # it was not taken; it stands in the line again
             text = ""
+
+    async def _do(self, slash: Slash) -> None:
+        going = await self._commands.do(slash, self._talk.session_id if self._talk is not None else None)
+        if going is None:
+            return
+        self._talk = None
+        if going.session_id is not None:
+            self._output.line()
+            await self._go_to(going.session_id)
+
+    async def _go_to(self, session_id: str) -> None:
+        """Show a session and go on with what is unfinished in it."""
+        self._talk = talk = self._conversation(session_id)
+        try:
+            await self._stage.warm_up(self._output, await self._commands.model(session_id))
+        except OwnloopError as error:  # what waits can be answered, and another model be taken
+            self._output.error(str(error))
+        try:
+            await talk.catch_up(show=True)
+            accepted = await talk.unfinished()
+        except OwnloopError as error:
+            self._output.error(str(error))
+            return
+        await self._settle(talk, accepted)
+
+    def _conversation(self, session_id: str) -> Conversation:
+        screen = Screen(self._output, in_chat=self._prompt.has_person)
+        return Conversation(self._stage.service, screen, self._prompt, self._signals, session_id, steers=True)
 
     async def _say(self, text: str) -> bool:
         """Say something and see it through; return whether it was taken."""
         try:
             if self._talk is None:
-                self._talk = self._conversation(await self._stage.new_session())
+                self._talk = self._conversation(await self._begin())
             # Others may have said something here meanwhile, in another terminal.
             await self._talk.catch_up(show=True)
             accepted = await self._talk.send(text)
@@ -150,6 +179,13 @@ class _Chat:
             return False
         await self._settle(self._talk, accepted)
         return True
+
+    async def _begin(self) -> str:
+        """Begin a session; return its id."""
+        session_id = await self._stage.new_session()
+        if self._commands.next_model is not None:
+            await self._stage.service.set_model(session_id, self._commands.next_model)
+        return session_id
 
     async def _catch_up(self) -> None:
         """Show what came since, as the notes of an agent that works on without a run."""
@@ -165,25 +201,3 @@ class _Chat:
         except OwnloopError as error:
             # A full disk, for one: what was said is kept, and goes on with the next message or start.
             self._output.error(str(error))
-
-    def _command(self, text: str) -> None:
-        match text.split()[0]:
-            case "/new":
-                self._talk = None
-                self._output.prose("The next message begins a new session.")
-            case "/session":
-                self._output.prose(
-                    f"{self._talk.session_id}, kept in {shown(self._stage.place)}"
-                    if self._talk is not None
-                    else "There is none yet; it begins with your first message."
-                )
-            case "/help":
-                self._help()
-            case other:
-                self._output.prose(f"There is no {harmless(other)}. There are:")
-                self._help()
-
-    def _help(self) -> None:
-        self._output.prose("Type a message and press Enter. While an answer comes, Ctrl-C cancels it.")
-        for line in COMMANDS.splitlines():
-            self._output.line(self._output.dim(line))

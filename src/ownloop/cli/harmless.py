@@ -31,3 +31,8 @@ def _visible(char: str) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else f"<{code:04x}>"
+
+
+def harmless_json(text: str) -> str:
+    """Return JSON text that means the same, with what a terminal would obey written as `\\uXXXX`."""
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

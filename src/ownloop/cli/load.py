@@ -9,9 +9,11 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from ownloop.agent import Agent
 from ownloop.core.agent_base import AgentBase
+from ownloop.core.backend import Backend
 from ownloop.errors import ConfigError, OwnloopError
 from ownloop.runtime.foreign import ForeignAgent
 from ownloop.runtime.host import AnyDefinition
@@ -20,33 +22,73 @@ from ownloop.runtime.host import AnyDefinition
 def load_agent(where: str) -> AnyDefinition:
     """Return the agent that `where` names: `path.py`, `path.py:name`, `module` or `module:name`.
 
+    `name` is a variable or class at the top level, or else the name of an agent there.
+
     Raises:
         ConfigError: there is no such file, it does not run, or it holds no agent; or several, and no name was given.
     """
-    place, _, name = where.partition(":")
+    place, name = split(where)
     module = _load_file(Path(place)) if place.endswith(".py") or "/" in place else _load_module(place)
     agents = _agents(module)
     if name:
-        if not hasattr(module, name):
-            raise ConfigError(f"{place} has no {name!r}; {_what_it_holds(agents)}")
-        found = _definition(getattr(module, name))
-        if found is None:
-            kind = type(getattr(module, name)).__name__
-            raise ConfigError(f"{where} is a {kind}, not an Agent or an AgentBase class; {_what_it_holds(agents)}")
-        return found
+        return _named(module, agents, place, name)
     if not agents:
-        raise ConfigError(f"{place} {_NO_AGENT}")
+        raise ConfigError(f"{place} {_no_agent(module)}")
     if len(agents) > 1:
         names = ", ".join(f"{place}:{name}" for name in agents)
         raise ConfigError(f"{place} holds several agents; name one: {names}")
     return next(iter(agents.values()))
 
 
-_NO_AGENT = 'holds no agent; define one at its top level: agent = Agent("name", model="local")'
+def split(where: str) -> tuple[str, str]:
+    """Return the file or module, and the name of the agent in it ("": none was given). Paths may hold colons."""
+    place, colon, name = where.rpartition(":")
+    return (place, name) if colon and "/" not in name and not Path(where).exists() else (where, "")
 
 
-def _what_it_holds(agents: dict[str, AnyDefinition]) -> str:
-    return f"the agents in it: {', '.join(agents)}" if agents else f"it {_NO_AGENT}"
+def _named(module: ModuleType, agents: dict[str, AnyDefinition], place: str, name: str) -> AnyDefinition:
+    there = f"; the agents in it: {', '.join(agents)}" if agents else ""
+    if hasattr(module, name):
+        value = getattr(module, name)
+        definition = _definition(value)
+        if definition is None:
+            raise ConfigError(f"{place}:{name} is {_what_it_is(value)}{there}")
+        return definition
+    called_so = [agent for agent in agents.values() if agent.name == name]
+    if len(called_so) != 1:
+        raise ConfigError(f"{place} has no {name!r}{there or f'; it {_no_agent(module)}'}")
+    return called_so[0]
+
+
+def _no_agent(module: ModuleType) -> str:
+    """Say that there is none, and what there is that could become one."""
+    for name, value in vars(module).items():
+        if isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, AgentBase | Backend):
+            return f"holds no agent; {name} in it is {_what_class_it_is(value)}"
+    return 'holds no agent; define one at its top level: agent = Agent("name", model="local")'
+
+
+def _what_it_is(value: object) -> str:
+    """Say what something is that is no agent, and how an agent is made of it."""
+    if isinstance(value, type):
+        return _what_class_it_is(cast("type[object]", value))
+    kind = type(value).__name__
+    if isinstance(value, AgentBase):
+        return f"an instance of {kind}; name the class: each session gets an instance of its own"
+    if isinstance(value, Backend) or hasattr(value, "provider"):
+        return f'a model ({kind}), not an agent; give it to one: agent = Agent("name", model=…)'
+    if callable(value):
+        return "a function, not an agent; if it makes one, call it at the top level: agent = make()"
+    return f"of type {kind!r}, not an Agent or an AgentBase class"
+
+
+def _what_class_it_is(value: type[object]) -> str:
+    if issubclass(value, AgentBase):
+        missing = ", ".join(sorted(value.__abstractmethods__))
+        return f"an AgentBase class without {missing}; define what is missing"
+    if issubclass(value, Backend):
+        return f'a Backend class, which is a model; give it to an agent: agent = Agent("name", model={value.__name__})'
+    return f"a class ({value.__name__}), not an Agent; let it inherit from ownloop.AgentBase, if it has its methods"
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -106,7 +148,11 @@ def _not_loaded(place: str, error: BaseException) -> Exception:
     if isinstance(error, OwnloopError):
         return ConfigError(f"{place}{line}: {error}")
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return ConfigError(f"{place}{line}: it could not be run, {words}")
+    hint = _GUARD if isinstance(error, RuntimeError) and "event loop" in str(error) else ""
+    return ConfigError(f"{place}{line}: it could not be run, {words}{hint}")
+
+
+_GUARD = '; what only a program of its own should do belongs under: if __name__ == "__main__":'
 
 
 def _agents(module: ModuleType) -> dict[str, AnyDefinition]:

@@ -32,6 +32,14 @@ def store_at(place: str) -> Store:
     return open_store(place)
 
 
+def is_there(place: str) -> bool:
+    """Whether anything was ever kept at a place. Raises ConfigError if that cannot be seen."""
+    try:
+        return Path(place).expanduser().exists()
+    except OSError as error:
+        raise ConfigError(f"the store {place!r} cannot be opened ({error.strerror}); use another") from error
+
+
 def shown(place: str) -> str:
     """Return a place as a person reads it: `~` for the home folder."""
     path = Path(place)

@@ -20,9 +20,11 @@ def _validator(text: str) -> Validator:
     # Imported when the first value is checked: defining an agent does not need it.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY
 
     schema = loads(text)
-    return validator_for(schema, default=Draft202012Validator)(schema)
+    # With a registry of its own: the default one would fetch whatever address a schema refers to.
+    return validator_for(schema, default=Draft202012Validator)(schema, registry=REGISTRY)
 
 
 def check_schema(schema: Json) -> str | None:
@@ -39,13 +41,23 @@ def check_schema(schema: Json) -> str | None:
 
 
 def problems(schema: Json, value: Any) -> list[str]:
-    """Return what is wrong with `value`, one sentence each, the place first; empty if it fits."""
+    """Return what is wrong with `value`, one sentence each, the place first; empty if it fits.
+
+    Nothing fits a schema that refers to what is not in it, or to itself without end. Nothing is fetched.
+    """
+    from referencing.exceptions import Unresolvable
+
     found: list[str] = []
-    for error in _validator(canonical(schema)).iter_errors(value):
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
-        found.append(f"{path}: {_word(error)}" if path else _word(error))
-        if len(found) == MAX_PROBLEMS:
-            break
+    try:
+        for error in _validator(canonical(schema)).iter_errors(value):
+            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path).lstrip(".")
+            found.append(f"{path}: {_word(error)}" if path else _word(error))
+            if len(found) == MAX_PROBLEMS:
+                break
+    except Unresolvable as error:
+        found.append(f"the schema refers to {error.ref!r}, which is not in it")
+    except RecursionError:
+        found.append("the schema refers to itself without end")
     return found
 
 

@@ -281,9 +281,10 @@ class Subscription:
                 raise StopAsyncIteration
         return self._frames.popleft()
 
-    async def batch(self) -> Sequence[Frame]:
+    async def batch(self, unless: asyncio.Future[Any] | None = None) -> Sequence[Frame]:
         """Wait for frames and return all that are at hand; none means that nothing will follow.
 
+        None also if `unless` is done and no frame is at hand; have it call `wake` when it is.
         A call that is cancelled loses nothing: the next one returns what it had.
 
         Raises:
@@ -302,6 +303,8 @@ class Subscription:
             elif self not in self._channel.joined:
                 await self._catch_up(self._channel)
             if not self._frames and not self._news:
+                if unless is not None and unless.done():
+                    return []
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
         frames = list(self._frames)

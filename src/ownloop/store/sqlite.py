@@ -170,9 +170,9 @@ class SQLiteStore(SqlStore):
 
     def _make_files(self) -> None:
         """Create the file before SQLite does, so that it and the log beside it are never readable to others."""
-        if self.path.is_dir():
-            raise ConfigError(f"{self._place} is a folder; give the path of a file in it")
         try:
+            if self.path.is_dir():
+                raise ConfigError(f"{self._place} is a folder; give the path of a file in it")
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:

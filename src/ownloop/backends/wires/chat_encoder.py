@@ -51,11 +51,10 @@ class ChatEncoder(Encoder):
         if settings.stop:
             body["stop"] = list(settings.stop)
         body["messages"] = merge_neighbours(messages) if profile.strict_template else messages
-        if tools:
-            body["tools"] = tools
-        else:  # without tools these are refused
-            body.pop("tool_choice", None)
-            body.pop("parallel_tool_calls", None)
+        body["tools"] = [*tools, *(body.get("tools") or ())]  # the provider's own tools come as extra fields
+        if not body["tools"]:  # refused if it is empty, and these without it
+            for key in ("tools", "tool_choice", "parallel_tool_calls"):
+                body.pop(key, None)
         return body
 
     def _assistant(self, message: Message, ids: Sequence[str]) -> Iterator[Json]:

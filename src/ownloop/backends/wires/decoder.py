@@ -13,7 +13,7 @@ from typing import ClassVar, Final, cast
 
 import orjson
 
-from ownloop.backends.wires.provider_errors import provider_error
+from ownloop.backends.wires.provider_errors import provider_error, redact
 from ownloop.backends.wires.sse import SSEEvent, SSEReader, SSETooLargeError
 from ownloop.core.backend import Finish, Part, StopReason, UsageSeen
 from ownloop.core.codec import dumps
@@ -173,6 +173,7 @@ class Decoder(ABC):
             told = "closed the connection before its answer was complete"
         else:
             told = "closed the connection without an answer"
+        stray = None if stray is None else redact(stray, self._secrets)
         self.error = StreamInterruptedError(f"{self._provider!r} {told}", request_id=self.request_id, detail=stray)
 
     def _too_large(self, cause: SSETooLargeError) -> None:

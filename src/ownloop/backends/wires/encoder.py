@@ -118,7 +118,10 @@ class Encoder(ABC):
             self._remember(memo)
             out.extend(memo.body)
         tools, names = self._encode_tools(request.tools)
-        return Encoded(self._body(request, out, tools), names)
+        body = self._body(request, out, tools)
+        for key in ("model", "stream"):  # among the extra fields
+            body.pop(key, None)
+        return Encoded(body, names)
 
     def _encode_message(self, message: Message, ids: Sequence[str], blobs: Mapping[str, bytes]) -> Iterable[Json]:
         match message.role:

@@ -57,7 +57,7 @@ class MessagesEncoder(Encoder):
         if request.system.strip():
             body["system"] = request.system
         body["messages"] = self._merged(_without_open_calls(_with_people(messages)))
-        body["tools"] = [*tools, *body.get("tools", ())]  # the provider's own tools come as extra fields
+        body["tools"] = [*tools, *(body.get("tools") or ())]  # the provider's own tools come as extra fields
         if not body["tools"]:
             del body["tools"]
             body.pop("tool_choice", None)  # refused without tools
