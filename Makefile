@@ -2,8 +2,8 @@
 
 PYTHON  ?= python3
 BIN     := .venv/bin
-# Fast tests run in this many processes; worth more than 0 once they take longer than starting the workers.
-WORKERS ?= 0
+# Fast tests run in this many processes.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check format test bench soak fresh lock clean

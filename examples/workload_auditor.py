@@ -5,7 +5,8 @@
     ownloop run examples/workload_auditor.py "Audit this workload: W1."      # the same tools in ownloop's
 
 `audit` is the whole life of a `Backend`: say something, take a turn, hand back the results, until the model is done or
-MAX_STEPS is reached. It keeps no journal and asks nobody; for that, the same tools make an `Agent` at the end.
+MAX_STEPS is reached. It keeps no journal and asks nobody; for that, the same tools make an `Agent` at the end. The tiny
+local model stops after its first measurement; a real one goes on to the price.
 """
 
 import asyncio

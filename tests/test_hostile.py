@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,6 +46,11 @@ from ownloop.store.memory import MemoryStore
 from ownloop.testing.virtual_time import World
 from ownloop.tools.decorator import tool
 from tests.runtime.stage import Stage, hosted, play, results_of
+
+
+def shown(value: object) -> str:
+    """Name a parameter, the same in every process: those that run tests at once compare the names."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def wrong(value: Any) -> Any:
@@ -93,7 +99,7 @@ class Sloppy:
         ["no part", Finish("end_turn")],
         [BadRequestError("no", request_id="\ud800", detail="\0", status=wrong("500"))],
     ],
-    ids=str,
+    ids=shown,
 )
 async def test_an_adapter_that_breaks_its_contract_fails_one_response_and_never_the_session(
     parts: Sequence[Any], tmp_path: Path
@@ -155,7 +161,7 @@ async def test_a_three_method_backend_with_a_stop_reason_of_its_own_fails_its_tu
         ToolResult("ok", (TextBlock("\ud800"),)),
         5,
     ],
-    ids=repr,
+    ids=shown,
 )
 async def test_a_hook_that_returns_what_cannot_be_kept_fails_the_run_and_the_tools_own_result_stands(changed: Any):
     @tool
@@ -191,7 +197,7 @@ def test_a_number_beyond_every_float_is_the_models_mistake_and_not_the_runs_end(
     play(scene)
 
 
-@pytest.mark.parametrize("schema", [5, {"type": "objekt"}, {"default": object()}], ids=str)
+@pytest.mark.parametrize("schema", [5, {"type": "objekt"}, {"default": object()}], ids=shown)
 def test_a_question_with_a_schema_that_is_none_is_the_tools_error(schema: Any):
     async def scene(world: World) -> None:
         @tool

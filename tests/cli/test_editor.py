@@ -136,6 +136,36 @@ def test_an_editor_that_fails_leaves_the_line(asking: Path, editor: str, why: st
     assert effects(asking) == ["A1 5.0"]
 
 
+@pytest.mark.parametrize("keys", ["\x1b", "\x03\x03", "\x15\r"])
+def test_escape_and_ctrl_c_in_an_empty_line_go_back_to_the_choices(asking: Path, keys: str) -> None:
+    with Terminal(["chat", "agents.py"], asking, env={"EDITOR": ""}) as chat:
+        ask_for_refund(chat)
+        chat.enter("e")
+        chat.prompt('arguments › {"order": "A1", "eur": 50.0}')
+        assert "Enter approves what stands in the line; Esc goes back" in chat.text
+        chat.press(keys)
+        chat.prompt(APPROVAL)
+        chat.enter("d")
+        chat.prompt("reason ›")
+        chat.enter("")
+        chat.prompt()
+        assert "(cancelled)" not in chat.text
+    assert effects(asking) == []
+
+
+def test_help_explains_the_choices_and_quit_leaves_them_open(asking: Path) -> None:
+    with Terminal(["chat", "agents.py"], asking) as chat:
+        ask_for_refund(chat)
+        chat.enter("/help")
+        chat.prompt(APPROVAL)
+        shown = chat.text.partition("/help\n")[2].splitlines()
+        assert [line.split()[0] for line in shown[:5]] == ["a", "s", "e", "d", "l"]
+        chat.enter("/quit")
+        assert chat.end() == 3
+        assert "Left open. Go on with:" in chat.text
+    assert effects(asking) == []
+
+
 def test_an_editor_has_the_terminal_and_ctrl_c_for_itself(asking: Path) -> None:
     env = editing(
         asking,

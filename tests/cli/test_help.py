@@ -45,6 +45,8 @@ def test_the_exit_codes_are_in_the_help() -> None:
         "exit codes: 0 answered, 1 failed, 2 wrong use, 3 waits for a person, 4 a limit was reached, 130 cancelled"
         in run
     )
+    chat = " ".join(parser().commands["chat"].format_help().split())
+    assert "0 left, 1 failed, 2 wrong use, 3 something was left open, 130 ended by Ctrl-C while something ran" in chat
 
 
 @pytest.mark.parametrize(

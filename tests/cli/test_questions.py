@@ -26,6 +26,34 @@ BOOKING: dict[str, Any] = {
     "$defs": {"Room": {"enum": ["sea", "garden"]}},
 }
 
+REVIEWED = """
+from ownloop import AgentBase, AgentInteractionRequest
+
+class Reviewed(AgentBase):
+    "Asks its person once it may."
+    @classmethod
+    async def create(cls, config, on_logs, on_interaction_request):
+        agent = cls()
+        agent.log, agent.request = on_logs, on_interaction_request
+        return agent
+
+    async def interaction(self, interaction):
+        if interaction.interaction_id is not None:
+            note("effects", json.dumps(interaction.data))
+            self.answered.set()
+            return None
+        if hasattr(self, "answered"):
+            return "Heard " + str(interaction.data)
+        self.answered = asyncio.Event()
+        await self.log(["at work"])
+        await Until("go").wait()
+        await self.request(AgentInteractionRequest(interaction_id="q", type="review", data={"draft": "A draft."}))
+        await self.answered.wait()
+        return "Goodbye."
+
+    async def stop(self): ...
+"""
+
 
 def asking(schema: Any, question: str = "What shall it be?") -> str:
     """Return an agent whose tool asks for a value, and notes it."""
@@ -114,6 +142,29 @@ def test_a_form_is_declined_or_left_open(agent_file: AgentFile, tmp_path: Path) 
         chat.enter("/leave")
         assert chat.end() == 3
         assert "A question cannot outlive this process: it is withdrawn." in chat.text
+
+
+def test_help_lists_what_may_be_said_instead(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file(asking(BOOKING))
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        begin(chat, "nights ›")
+        say(chat, "/help", "nights ›")
+        lines = chat.text.partition("/help\n")[2].splitlines()
+        assert [line.split()[0] for line in lines[:4]] == ["/decline", "/back", "/leave", "//"]
+        chat.enter("/quit")
+        assert chat.end() == 3
+
+
+def test_help_and_decline_are_no_answers_to_a_foreign_agent(agent_file: AgentFile, tmp_path: Path) -> None:
+    agent_file(REVIEWED)
+    (tmp_path / "go").touch()
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        begin(chat, "your answer")
+        say(chat, "/help", "your answer")
+        assert "  /decline  give no answer" in chat.text
+        chat.enter("/decline")
+        chat.until("Goodbye.")
+    assert answers(tmp_path) == [None]
 
 
 def test_an_answer_that_fits_each_field_and_not_the_whole_is_asked_again(agent_file: AgentFile, tmp_path: Path) -> None:

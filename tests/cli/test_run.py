@@ -375,3 +375,22 @@ def test_a_tool_that_runs_is_let_finish_before_an_approval_ends_the_program(
     assert done.returncode == 3
     assert "← slow: At last." in done.stderr
     assert (tmp_path / "effects").read_text() == "slow\n"
+
+
+def test_what_waits_in_a_store_in_memory_is_not_promised_to_be_kept(agent_file: AgentFile, ownloop: Program) -> None:
+    agent_file("""
+        @tool(approval="ask")
+        def refund(eur: int) -> str:
+            "Refund money."
+            return "done"
+
+        agent = Agent("support", model=ScriptedBackend([call("refund", {"eur": 5})]), tools=[refund])
+    """)
+    done = ownloop("run", "agents.py", "go", "--store", "memory")
+    assert done.returncode == 3
+    assert "Nothing is kept: the store was in memory." in done.stderr
+    assert "Go on with" not in done.stderr
+    piped = ownloop("chat", "agents.py", "--store", "memory", stdin="go\n")
+    assert piped.returncode == 3
+    assert "Nothing is kept: the store was in memory." in piped.stderr
+    assert "--session" not in piped.stderr

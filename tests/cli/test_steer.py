@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import AgentFile
 from tests.cli.terminal import LIMIT_S, Terminal
+from tests.cli.test_questions import REVIEWED, answers
 from tests.cli.test_terminal import APPROVAL, REFUND, SLOW, effects, start_a_story
 
 pytestmark = pytest.mark.slow
@@ -38,6 +39,8 @@ def working(agent_file: AgentFile, tmp_path: Path) -> Path:
     return tmp_path
 
 
+KEY_S = 0.06
+"""Between two keys of a person who types quickly."""
 RUNNING = "running work …"
 """What stands there while nothing is typed."""
 
@@ -50,9 +53,13 @@ def start_work(chat: Terminal) -> None:
 
 def wait_for_the_end(folder: Path) -> None:
     """Return when a run has ended."""
+    wait_for_a_row(folder, "SELECT 1 FROM runs WHERE phase = 'ended'")
+
+
+def wait_for_a_row(folder: Path, query: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     with closing(sqlite3.connect(folder / "data" / "ownloop" / "sessions.db")) as store:
-        while not store.execute("SELECT 1 FROM runs WHERE phase = 'ended'").fetchall():
+        while not store.execute(query).fetchall():
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -281,6 +288,34 @@ def test_a_message_to_a_foreign_agent_that_is_busy_is_its_next_one(agent_file: A
         chat.prompt()
         assert "Done with one\n" in chat.text
         assert "Done with two\n" in chat.text
+
+
+@pytest.mark.parametrize("asked_at", [-1, 0, 1, 4])
+def test_a_line_that_a_question_overtakes_stays_open_to_its_end(
+    agent_file: AgentFile, tmp_path: Path, asked_at: int
+) -> None:
+    agent_file(REVIEWED)
+    words = "I am a pizza"
+    with Terminal(["chat", "agents.py"], tmp_path) as chat:
+        chat.prompt()
+        chat.enter("Write.")
+        chat.until("at work")
+        if asked_at < 0:
+            (tmp_path / "go").touch()
+            wait_for_a_row(tmp_path, "SELECT 1 FROM requests")  # it is asked, and shown in a moment
+        for place, letter in enumerate(words):
+            if place == asked_at:
+                (tmp_path / "go").touch()
+            chat.press(letter)
+            time.sleep(KEY_S)
+        chat.until(f"steer › {words}")
+        assert "? review" not in chat.text
+        chat.enter("")
+        chat.prompt("your answer")
+        assert chat.text.index(f"steer › {words}\n") < chat.text.index("? review")
+        chat.enter("fine")
+        chat.until("Goodbye.")
+    assert answers(tmp_path) == ["fine"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with jobs")

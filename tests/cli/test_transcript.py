@@ -63,6 +63,18 @@ def test_questions_are_shown_with_their_answers() -> None:
         assert text == f'? {words}\n? answered by you: {{"room": 5}}\n'
 
 
+@pytest.mark.parametrize(
+    "resolved",
+    [
+        InteractionResolved("req_1", "local", "denied"),
+        InteractionResolved("req_1", "local", "answered", value=""),
+        InteractionResolved("req_1", "local", "answered"),
+    ],
+)
+def test_a_question_that_was_declined_has_no_answer(resolved: InteractionResolved) -> None:
+    assert shown(InteractionRequested("req_1", "custom", "Sea?", {}), resolved) == "? Sea?\n? no answer\n"
+
+
 def test_each_message_has_its_time() -> None:
     text = shown(InputAccepted("in_1", "queue", (TextBlock("Hi"),)))
     assert text.startswith("\n2026-11-1")

@@ -40,6 +40,9 @@ DRAIN_S: Final = 0.05
 SILENCE_FACTOR: Final = 3
 """Keep-alive comments reset `timeout_s`, but a stream of nothing else ends after this many times it."""
 
+_REASONS: Final = {"gaierror": "its name is not known here", "ConnectionRefusedError": "connection refused"}
+"""What Python's names of failures mean to a person."""
+
 Exceptions = tuple[type[BaseException], ...]
 
 
@@ -203,7 +206,9 @@ class HttpAdapter(ABC):
         if _is_cut(failures, error):
             return BackendUnavailableError(f"{self.base_url} closed the connection before it answered ({root})")
         if any(isinstance(link, failures.refused) for link in links):
-            return BackendUnavailableError(f"cannot reach {self.base_url} ({root}): is the server running?")
+            own = is_loopback(self.base_url)
+            hint = "is the server running?" if own else "is there a network, and is the address right?"
+            return BackendUnavailableError(f"cannot reach {self.base_url} ({_REASONS.get(root, root)}): {hint}")
         return BackendUnavailableError(f"{self.base_url} gave no answer that can be read ({root})")
 
     def _failed(self, error: Exception, body: Json) -> ProviderError:

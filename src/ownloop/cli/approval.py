@@ -17,6 +17,13 @@ from ownloop.core.operations import Asked
 from ownloop.core.schema import problems
 
 CHOICES = ("[a]pprove", "[s]ame from now on", "[e]dit", "[d]eny", LEAVE)
+EXPLAINED = {
+    "a": "the call runs with these arguments",
+    "s": "as a, and the same call runs unasked in this session, by a rule",
+    "e": "change the arguments, then the call runs with those",
+    "d": "the call does not run; you may say why, and the model reads it",
+    "l": "leave the chat (/quit, Ctrl-D too); the next start asks again",
+}
 YES_AND_NO = {"y": "a", "yes": "a", "n": "d", "no": "d"}
 OUTCOMES = ("it [r]an", "it did [n]ot run", "run it a[g]ain", LEAVE)
 CANCELS = "(Ctrl-C cancels the run)"
@@ -59,7 +66,7 @@ class Approval(ToolCard):
 
     async def answer(self) -> Json:
         while True:
-            match await self.choose(*CHOICES, hint=CANCELS, **YES_AND_NO):
+            match await self.choose(*CHOICES, hint=CANCELS, explained=EXPLAINED, **YES_AND_NO):
                 case "a":
                     return {"approved": True}
                 case "s":
@@ -89,7 +96,7 @@ class Approval(ToolCard):
             try:
                 text = await self._edited_text()
             except EditorError as error:
-                self.out.error(f"{error}. Edit the arguments here instead; empty the line to go back.", "  ")
+                self.out.error(f"{error}. Edit the arguments here instead.", "  ")
                 self._editor = None
                 continue
             if not text.strip():
@@ -99,14 +106,15 @@ class Approval(ToolCard):
             if not problem:
                 return answer
             self._text = text
-            self.out.error(problem if with_editor else f"{problem}. Mend it, or empty the line to go back.", "  ")
+            self.out.error(problem if with_editor else f"{problem}. Mend it.", "  ")
             if with_editor and await self.choose("[e]dit on", "[b]ack") == "b":
                 return None
 
     async def _edited_text(self) -> str:
         if self._editor is None:
             text = pretty(self.input) if not self._text else self._text
-            return await self.prompt.decide("  arguments › ", text)
+            self.say("Enter approves what stands in the line; Esc goes back, and so does an empty line.")
+            return await self.prompt.edit("  arguments › ", text)
         self.say("In your editor: what you save is approved, also if it is unchanged. Empty the file to go back.")
         text = json.dumps(self.input, ensure_ascii=False, indent=2) + "\n" if not self._text else self._text
         return await self._editor.edit(text, "arguments.json")

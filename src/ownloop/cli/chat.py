@@ -103,7 +103,11 @@ class _Chat:
         return 0
 
     def _say_how_to_go_on(self, how: str) -> None:
-        if self._talk is not None:
+        if self._talk is None:
+            return
+        if not self._stage.is_kept:
+            self._output.line("Nothing is kept: the store was in memory.")
+        else:
             self._output.command(f"{how}. Go on with:", self._stage.go_on(self._talk.session_id))
 
     async def _say_what_waits(self) -> bool:

@@ -40,7 +40,7 @@ Enter sends, Alt-Enter makes a new line. What you type while the agent works is 
 In a pipe each line is a message of a new session (or of --session); a pipe never answers approvals: the command then
 ends with code 3 and says what waits.
 
-exit codes: 0 left, 1 failed, 2 wrong use, 3 something was left open, 130 left by Ctrl-C
+exit codes: 0 left, 1 failed, 2 wrong use, 3 something was left open, 130 ended by Ctrl-C while something ran
 """
 RUN = """\
 examples:

@@ -137,6 +137,10 @@ class Conversation:
             if is_over and answered_beside:
                 await self._show_what_comes()
             asked = await self._service.requests(Filter(session_id=self.session_id, state="open"))
+            while asked and self._steers and self._prompt.is_typing():
+                async with self._cancelling():
+                    await self._steer()
+                asked = await self._service.requests(Filter(session_id=self.session_id, state="open"))
             if is_over and (gave_up or not asked):
                 return result
             try:
@@ -175,9 +179,7 @@ class Conversation:
                 await self._show_until(standing, frames)
                 if self._asked_beside:
                     self._is_asked = False
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(MOMENT_S):
-                            await self._show_until(standing, frames)
+                    await self._show_until(standing, frames, for_s=MOMENT_S)
         except SlowReaderError:
             return False
         return True
@@ -187,8 +189,15 @@ class Conversation:
             await asyncio.sleep(TICK_S)
             self._screen.output.tick()
 
-    async def _show_until(self, standing: asyncio.Task[tuple[RunResult, int]], frames: Subscription) -> None:
-        """Show frames until the run stands and all before that is shown, or something is asked."""
+    async def _show_until(
+        self, standing: asyncio.Task[tuple[RunResult, int]], frames: Subscription, *, for_s: float | None = None
+    ) -> None:
+        """Show frames until the run stands and all before that is shown, or something is asked, or for so long.
+
+        A line that the person types is never broken off: it ends with Enter or Esc, however long that takes.
+        """
+        clock = asyncio.get_running_loop().time
+        until = None if for_s is None else clock() + for_s
         batch: asyncio.Task[Sequence[Frame]] | None = None
         typed: asyncio.Task[None] | None = None
         try:
@@ -198,9 +207,15 @@ class Conversation:
                 batch = batch or asyncio.create_task(_batch(frames))
                 typed = typed or (asyncio.create_task(self._prompt.typed()) if self._steers else None)
                 awaited = [batch, *([] if standing.done() else [standing]), *([typed] if typed else [])]
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-                if typed is not None and typed.done():
-                    typed.result()
+                left_s = None if until is None else until - clock()
+                if left_s is not None and left_s <= 0:
+                    return
+                await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                # A key that is pressed comes before what the run has to say, also if its task has not woken yet.
+                if typed is not None and (typed.done() or self._prompt.is_typing()):
+                    if typed.done():
+                        typed.result()
+                    await _give_up(typed)
                     typed = None
                     await self._steer()
                 elif batch.done():

@@ -43,11 +43,13 @@ class LineEditor:
         commands: Iterable[str] = (),
         continues: bool = False,
         is_beside: bool = False,
+        gives_up: bool = False,
     ) -> None:
         """Make an editor.
 
         `continues`: a backslash at the end goes on in a new line. `is_beside`: what is typed stands beside the work of
         an agent, so that Escape gives up, Ctrl-C does so at once, and a line that says nothing is taken away.
+        `gives_up`: Escape does so here too, and what was typed stays on the screen.
         """
         self.history = history or InMemoryHistory()
         with create_app_session(get_app_session().input, _output()):
@@ -55,13 +57,13 @@ class LineEditor:
                 history=self.history,
                 multiline=True,
                 prompt_continuation=lambda columns, _line, wraps: "" if wraps else " " * min(columns, DEEPEST),
-                key_bindings=_keys(continues, is_beside),
+                key_bindings=_keys(continues, is_beside, gives_up or is_beside),
                 completer=_Commands(tuple(sorted(commands))) if commands else DummyCompleter(),
                 complete_while_typing=False,
                 complete_style=CompleteStyle.READLINE_LIKE,
                 enable_suspend=True,
             )
-        if is_beside:
+        if is_beside or gives_up:
             self._session.app.ttimeoutlen = ESCAPE_S
             self._session.app.timeoutlen = ESCAPE_S
 
@@ -109,7 +111,7 @@ class _Commands(Completer):
         ]
 
 
-def _keys(continues: bool, is_beside: bool) -> KeyBindings:
+def _keys(continues: bool, is_beside: bool, gives_up: bool) -> KeyBindings:
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
 
@@ -139,11 +141,11 @@ def _keys(continues: bool, is_beside: bool) -> KeyBindings:
     def not_asked_for(event: KeyPressEvent) -> None:
         del event  # what only looks like one raises in the editor's own binding, and takes the next keys with it
 
-    if is_beside:
+    if gives_up:
 
         @keys.add("escape", filter=typing)
         def give_up(event: KeyPressEvent) -> None:
-            event.app.erase_when_done = True
+            event.app.erase_when_done = is_beside
             event.app.exit(result="")
 
     return keys

@@ -48,6 +48,11 @@ class Opened:
     def prompt(self) -> Prompt:
         return TerminalPrompt() if has_person() else LinePrompt(self.host.env.threads)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether its sessions outlive this program."""
+        return self.place != "memory"
+
     def go_on(self, session_id: str) -> str:
         """Return the command that goes on with a session."""
         return command("chat", self.where, "--session", session_id, store=self.store)

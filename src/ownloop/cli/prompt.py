@@ -43,6 +43,14 @@ class Prompt(Protocol):
         """Return when the person begins to type while nothing is asked; what they typed is kept for `steer`."""
         ...
 
+    def is_typing(self) -> bool:
+        """Whether the person has begun to type while nothing is asked, as of now; kept as by `typed`."""
+        ...
+
+    async def edit(self, label: str, text: str) -> str:
+        """Let a text be changed, as `decide` does; "" for Esc, and for Ctrl-C in an empty line."""
+        ...
+
     async def steer(self, label: str, default: str = "") -> str:
         """Read what is said into a run; a line that says nothing is taken away. "" for Esc. Raises as `ask` does."""
         ...
@@ -63,6 +71,7 @@ class TerminalPrompt:
 
         self._messages = LineEditor(commands=tuple(commands), continues=True)
         self._answers = LineEditor()
+        self._texts = LineEditor(gives_up=True)
         self._steers = LineEditor(history=self._messages.history, continues=True, is_beside=True)
 
     async def ask(self, label: str, default: str = "") -> str:
@@ -110,6 +119,25 @@ class TerminalPrompt:
                 output.disable_bracketed_paste()
                 output.flush()
 
+    def is_typing(self) -> bool:
+        from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+
+        input = self._steers.input
+        keys = get_typeahead(input)
+        with _mode(off=KEYS_AT_ONCE):
+            while _waiting(input.fileno()):
+                keys += input.read_keys()
+        typed = _from_first_sign(keys)
+        store_typeahead(input, typed)
+        return bool(typed)
+
+    async def edit(self, label: str, text: str) -> str:
+        self._forget_what_was_typed(self._texts.input)
+        try:
+            return await self._texts.read(label, text)
+        except Interrupted:
+            return ""
+
     async def steer(self, label: str, default: str = "") -> str:
         return await self._steers.read(label, default)
 
@@ -145,6 +173,13 @@ class LinePrompt:
 
     async def typed(self) -> None:
         await asyncio.get_running_loop().create_future()  # each line is a message of its own
+
+    def is_typing(self) -> bool:
+        return False
+
+    async def edit(self, label: str, text: str) -> str:
+        del label, text
+        raise EOFError
 
     async def steer(self, label: str, default: str = "") -> str:
         del label, default
@@ -222,6 +257,9 @@ def _mode(*, on: int = 0, off: int = 0, input_off: int = 0) -> Generator[Callabl
         return
     input, output, control, local, *rest = before
     changed = [input & ~input_off, output, control, (local | on) & ~off, *rest]
+    if changed == before:  # to set it would stop a program in the background
+        yield lambda: _set(changed)
+        return
     _set(changed)
     try:
         yield lambda: _set(changed)

@@ -21,6 +21,16 @@ class Instead(Enum):
     DECLINE = "/decline"
     BACK = "/back"
     LEAVE = "/leave"
+    QUIT = "/quit"
+    HELP = "/help"
+
+
+HELP = (
+    "/decline  give no answer; the agent goes on without one",
+    "/back     to the field before",
+    "/leave    leave the chat (/quit, Ctrl-D too)",
+    "//        begins an answer that begins with /",
+)
 
 
 LONGEST_NAME = 30
@@ -71,7 +81,9 @@ class Question(RequestCard):
                 continue
             if value is Instead.DECLINE:
                 return {"declined": True}
-            if value is not Instead.BACK:
+            if value is Instead.HELP:
+                self._help()
+            elif value is not Instead.BACK:
                 return {"value": value}
 
     async def _all(self, fields: list[Field]) -> bool:
@@ -101,9 +113,18 @@ class Question(RequestCard):
         while True:
             text = await self.prompt.decide(f"  {name} › ", text)
             try:
-                return _read(field, text)
+                value = _read(field, text)
             except Misfit as misfit:
                 self.out.error(str(misfit), "  ")
+                continue
+            if value is not Instead.HELP:
+                return value
+            self._help()
+            text = ""
+
+    def _help(self) -> None:
+        for line in HELP:
+            self.out.line("  " + line)
 
     def _describe(self, field: Field, name: str) -> None:
         """Show what may be typed."""
@@ -121,7 +142,7 @@ def _read(field: Field, text: str) -> Any:
     said = text.strip()
     for instead in Instead:
         if said.lower() == instead.value:
-            if instead is Instead.LEAVE:
+            if instead in (Instead.LEAVE, Instead.QUIT):
                 raise EOFError
             return instead
     return read(field, said[1:] if said.startswith("//") else said)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 from ownloop.cli.harmless import harmless, revealed
@@ -17,6 +19,7 @@ from ownloop.core.messages import Json
 from ownloop.core.operations import Asked
 from ownloop.errors import InvalidRequestError
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 LEAVE = "[l]eave it open"
 
 
@@ -54,8 +57,11 @@ class RequestCard(ABC):
         for line in readable(values):
             self.out.line("    " + indented(revealed(line), "      "))
 
-    async def choose(self, *options: str, hint: str = "", **others: str) -> str:
-        """Offer options and return the letter in brackets of the one that was chosen; `others` are words for them."""
+    async def choose(self, *options: str, hint: str = "", explained: Mapping[str, str] = NOTHING, **others: str) -> str:
+        """Offer options and return the letter in brackets of the one that was chosen; `others` are words for them.
+
+        `explained` says for `/help` what each letter does. Raises EOFError for who leaves it open.
+        """
         self.out.prose("   ".join(option.replace(" ", "\u00a0") for option in options), "  ")
         if hint:
             self.out.prose(hint, "  ")
@@ -64,6 +70,12 @@ class RequestCard(ABC):
         words |= others
         while True:
             word = (await self.prompt.decide("  your answer › ")).strip().lower()
+            if LEAVE in options and word in ("/quit", "/leave"):
+                raise EOFError
+            if explained and word == "/help":
+                for option, words_of_it in explained.items():
+                    self.out.prose(f"{option}  {words_of_it}", "  ")
+                continue
             letter = word if word in letters else words.get(word, "")
             if letters.get(letter) == LEAVE:
                 raise EOFError

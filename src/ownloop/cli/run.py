@@ -109,7 +109,9 @@ class _Run:
         if asked_in and accepted is not None and accepted.run_id not in asked_in:
             self._output.line("Your message is kept, and is answered after that.")
         go_on = None
-        if all(map(outlives_its_process, asked)):
+        if not self._stage.is_kept:
+            self._output.line("Nothing is kept: the store was in memory.")
+        elif all(map(outlives_its_process, asked)):
             go_on = self._stage.go_on(self._talk.session_id)
             self._output.command("Go on with:", go_on)
         else:

@@ -45,15 +45,24 @@ class Transcript(Screen):
         match event:
             case Fact(body=InteractionRequested() as body):
                 self._requested[body.request_id] = body
-                if body.purpose not in ("approval", "unknown_outcome"):
+                if _is_question(body):
                     self._decision(_question(body))
             case Fact(body=InteractionResolved() as body):
-                self._decision(_decided(body))
+                self._decision(_decided(body, self._requested.get(body.request_id)))
             case _:
                 pass
 
     def _decision(self, words: str) -> None:
         self.output.line(self.output.style("33", "? ") + harmless(words).replace("\n", "\n  "))
+
+
+def _is_question(body: InteractionRequested) -> bool:
+    return body.purpose not in ("approval", "unknown_outcome")
+
+
+def _says_nothing(body: InteractionResolved) -> bool:
+    """Whether a question was declined, or answered with nothing."""
+    return body.decision == "denied" or (body.decision == "answered" and body.value in (None, ""))
 
 
 def _question(body: InteractionRequested) -> str:
@@ -65,7 +74,9 @@ def _question(body: InteractionRequested) -> str:
     return f"{body.type or body.purpose} {json.dumps(body.data, ensure_ascii=False)}"
 
 
-def _decided(body: InteractionResolved) -> str:
+def _decided(body: InteractionResolved, requested: InteractionRequested | None) -> str:
+    if requested is not None and _is_question(requested) and _says_nothing(body):
+        return "no answer" + (f" ({body.note})" if body.note else "")
     who = PEOPLE.get(body.by, body.by)
     words = body.decision
     if body.edited_input is not None:
