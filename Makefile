@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 BIN     := .venv/bin
-# Fast tests run in this many processes.
+# Tests run in this many processes.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ format: setup ## Format the code and repair what the linter can repair
 	@$(BIN)/ruff format .
 
 test: check ## Set up and check, then the slow tests: real model, terminals, crashes, installs
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m slow -n $(WORKERS)
 
 bench: setup ## Compare the cost with raw aiohttp and other runtimes (some minutes; installs them at first)
 	@$(BIN)/python -m bench
