@@ -1,5 +1,5 @@
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +14,15 @@ from ownloop.backends.openai_compatible import (
     normal_base_url,
 )
 from ownloop.backends.profiles import PROFILES, Profile
-from ownloop.core.backend import Finish, ModelRequest, ModelSettings, Part, PartDelta
-from ownloop.core.messages import Message, TextBlock
+from ownloop.core.backend import Finish, ModelSettings, Part
 from ownloop.core.toolspec import ToolSpec
 from ownloop.errors import (
     ConfigError,
-    ProviderError,
 )
 from ownloop.testing.wire_cases import WireCase, decode_case, decode_parts, load_cases
+from tests.backends.reading import ASK, failure, parts_of, words
 from tests.backends.wire_server import DONE, HELLO, Reply, WireServer, frame
 
-ASK = ModelRequest("Be brief.", (Message("user", (TextBlock("Hi"),)),), (), ModelSettings())
 PING = ToolSpec("ping", "Ping", {"type": "object"})
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -38,31 +36,6 @@ async def adapter(server: WireServer | str, **options: Any) -> AsyncGenerator[Op
         yield opened
     finally:
         await opened.aclose()
-
-
-async def parts_of(opened: OpenAICompatibleAdapter, request: ModelRequest = ASK) -> list[Part]:
-    return [part for batch in await batches_of(opened, request) for part in batch]
-
-
-async def batches_of(opened: OpenAICompatibleAdapter, request: ModelRequest = ASK) -> list[Sequence[Part]]:
-    return [batch async for batch in opened.start(request)]
-
-
-def words(parts: Sequence[Part]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, PartDelta))
-
-
-async def failure(opened: OpenAICompatibleAdapter, request: ModelRequest = ASK) -> tuple[ProviderError, str]:
-    """Return how a response failed, and the text that was shown before."""
-    seen: list[Part] = []
-
-    async def read() -> None:
-        async for batch in opened.start(request):
-            seen.extend(batch)
-
-    with pytest.raises(ProviderError) as caught:
-        await read()
-    return caught.value, words(seen)
 
 
 # --- requests ---

@@ -5,7 +5,7 @@ import gc
 import subprocess
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,7 @@ from ownloop.backends.huggingface import HuggingFaceAdapter
 from ownloop.backends.openai_compatible import OpenAICompatibleAdapter
 from ownloop.backends.openai_responses import OpenAIResponsesAdapter
 from ownloop.backends.transport import HttpAdapter
-from ownloop.core.backend import Finish, ModelRequest, ModelSettings, Part, PartDelta
-from ownloop.core.messages import Message, TextBlock
+from ownloop.core.backend import Finish, ModelSettings
 from ownloop.errors import (
     AuthError,
     BackendTimeoutError,
@@ -34,9 +33,9 @@ from ownloop.errors import (
     StreamInterruptedError,
 )
 from tests.backends import wire_server
+from tests.backends.reading import ASK, failure, parts_of, words
 from tests.backends.wire_server import Reply, WireServer, events
 
-ASK = ModelRequest("Be brief.", (Message("user", (TextBlock("Hi"),)),), (), ModelSettings())
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 
@@ -121,31 +120,6 @@ AMBIENT_KEYS = (
 @pytest.fixture(params=SPEAKERS)
 def speaker(request: pytest.FixtureRequest) -> Speaker:
     return SPEAKERS[request.param]
-
-
-async def parts_of(opened: HttpAdapter, request: ModelRequest = ASK) -> list[Part]:
-    return [part for batch in await batches_of(opened, request) for part in batch]
-
-
-async def batches_of(opened: HttpAdapter, request: ModelRequest = ASK) -> list[Sequence[Part]]:
-    return [batch async for batch in opened.start(request)]
-
-
-def words(parts: Sequence[Part]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, PartDelta))
-
-
-async def failure(opened: HttpAdapter, request: ModelRequest = ASK) -> tuple[ProviderError, str]:
-    """Return how a response failed, and the text that was shown before."""
-    seen: list[Part] = []
-
-    async def read() -> None:
-        async for batch in opened.start(request):
-            seen.extend(batch)
-
-    with pytest.raises(ProviderError) as caught:
-        await read()
-    return caught.value, words(seen)
 
 
 async def test_nothing_of_the_environment_goes_to_a_foreign_host(

@@ -41,7 +41,7 @@ class ClaudeAdapter(SdkAdapter):
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         super().__init__(
-            http_url(base_url).removesuffix("/messages").removesuffix("/v1"),
+            base_url,
             model,
             api_key,
             profile=profile,
@@ -50,6 +50,9 @@ class ClaudeAdapter(SdkAdapter):
             key_variable=key_variable,
             max_connections=max_connections,
         )
+
+    def _normal_url(self, url: str) -> str:
+        return http_url(url).removesuffix("/messages").removesuffix("/v1")
 
     def _usual_profile(self) -> Profile:
         return messages_profile_for(self.base_url)

@@ -6,7 +6,6 @@ reader of the stream loses keep-alives, names and errors, so the reply's bytes a
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -111,7 +110,7 @@ class HuggingFaceAdapter(HttpAdapter):
         key_variable: str | None = None,
     ) -> None:
         super().__init__(
-            normal_base_url(base_url),
+            base_url,
             model,
             api_key,
             profile=profile,
@@ -120,8 +119,9 @@ class HuggingFaceAdapter(HttpAdapter):
             key_variable=key_variable,
         )
         self._bill_to = bill_to
-        self._http: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _normal_url(self, url: str) -> str:
+        return normal_base_url(url)
 
     def _decoder(self, encoded: Encoded) -> Decoder:
         return ChatDecoder(
@@ -141,7 +141,7 @@ class HuggingFaceAdapter(HttpAdapter):
             timeout=hub.httpx2.Timeout(timeout_s, connect=CONNECT_S),
             bill_to=self._bill_to,
         )
-        client.http = self._open_http(hub)
+        client.http = self._opened_client()
         stack.push_async_callback(client.close)
         client.body = {"model": self.model, "stream": True, **body}
         replies: list[Any] = []
@@ -153,26 +153,17 @@ class HuggingFaceAdapter(HttpAdapter):
         (response,) = replies
         return Reply(response.headers, cast("AsyncGenerator[bytes]", response.aiter_bytes()))
 
-    async def aclose(self) -> None:
-        http, self._http = self._http, None
-        self._has_answered = False
-        if http is not None and self._loop is asyncio.get_running_loop():
-            await http.aclose()
+    def _open_client(self) -> Any:
+        httpx2 = _load().httpx2
+        return httpx2.AsyncClient(
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None if self.profile.pooled else 0),
+            event_hooks={"request": [self._drop_no_key], "response": [_keep_reply]},
+            trust_env=not is_loopback(self.base_url),
+            timeout=None,
+        )
 
-    def _open_http(self, hub: _Hub) -> Any:
-        loop = asyncio.get_running_loop()
-        if self._http is None or self._loop is not loop:
-            self._http = hub.httpx2.AsyncClient(
-                limits=hub.httpx2.Limits(
-                    max_connections=None, max_keepalive_connections=None if self.profile.pooled else 0
-                ),
-                event_hooks={"request": [self._drop_no_key], "response": [_keep_reply]},
-                trust_env=not is_loopback(self.base_url),
-                timeout=None,
-            )
-            self._loop = loop
-            self._has_answered = False
-        return self._http
+    async def _close_client(self, client: Any) -> None:
+        await client.aclose()
 
     async def _drop_no_key(self, request: Any) -> None:
         if not self._secrets:

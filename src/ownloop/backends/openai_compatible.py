@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ownloop.backends.base import AdapterBackend
 from ownloop.backends.profiles import Profile
-from ownloop.backends.sdk import MAX_CONNECTIONS, Sdk, SdkAdapter
+from ownloop.backends.sdk import Sdk, SdkAdapter
 from ownloop.backends.transport import http_url
 from ownloop.backends.wires.chat_decoder import ChatDecoder
 from ownloop.backends.wires.chat_encoder import ChatEncoder
@@ -34,28 +34,8 @@ class OpenAISdkAdapter(SdkAdapter):
     OWN_HEADERS = ("OpenAI-Organization", "OpenAI-Project")
     HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        api_key: str | None = None,
-        *,
-        profile: Profile | None = None,
-        name: str | None = None,
-        provider: str | None = None,
-        key_variable: str | None = None,
-        max_connections: int = MAX_CONNECTIONS,
-    ) -> None:
-        super().__init__(
-            normal_base_url(base_url),
-            model,
-            api_key,
-            profile=profile,
-            name=name,
-            provider=provider,
-            key_variable=key_variable,
-            max_connections=max_connections,
-        )
+    def _normal_url(self, url: str) -> str:
+        return normal_base_url(url)
 
     def _new_client(self, sdk: Sdk, **options: Any) -> Any:
         return sdk.vendor.AsyncOpenAI(**options)

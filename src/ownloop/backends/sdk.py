@@ -6,7 +6,6 @@ streamed reply is noticed too late, which is why `Profile.pooled` exists.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterator
@@ -58,9 +57,7 @@ def load_sdk(package: str) -> Sdk:
 
 
 class SdkAdapter(HttpAdapter):
-    """See `HttpAdapter`. The client belongs to the event loop that first uses it; after `aclose`, or in another loop,
-    the next use opens a new one.
-    """
+    """See `HttpAdapter`."""
 
     PACKAGE: ClassVar[str]
     HOST: ClassVar[str]
@@ -87,8 +84,6 @@ class SdkAdapter(HttpAdapter):
             base_url, model, api_key, profile=profile, name=name, provider=provider, key_variable=key_variable
         )
         self._max_connections = max_connections
-        self._client: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @abstractmethod
     def _new_client(self, sdk: Sdk, **options: Any) -> Any:
@@ -105,7 +100,7 @@ class SdkAdapter(HttpAdapter):
         sdk = load_sdk(self.PACKAGE)
         response = await stack.enter_async_context(
             self._request(
-                self._open_client(sdk),
+                self._opened_client(),
                 model=self.model,
                 stream=True,
                 # The SDKs walk through typed messages and tools at each call, but not through extra_body.
@@ -116,36 +111,29 @@ class SdkAdapter(HttpAdapter):
         )
         return Reply(response.headers, cast("AsyncGenerator[bytes]", response.iter_bytes()))
 
-    async def aclose(self) -> None:
-        client, self._client = self._client, None
-        self._has_answered = False
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
+    def _open_client(self) -> Any:
+        sdk = load_sdk(self.PACKAGE)
+        limits = (
+            sdk.httpx2.Limits(max_connections=self._max_connections)
+            if self.profile.pooled
+            else sdk.httpx2.Limits(max_connections=self._max_connections, keepalive_expiry=0)
+        )
+        return self._new_client(
+            sdk,
+            # "none" is not sent, see `_kept_back`; with nothing at all the SDKs look in the environment.
+            api_key=self._secrets[0] if self._secrets else "none",
+            base_url=self.base_url,
+            max_retries=0,
+            # A proxy from the environment cannot reach this machine's own loopback.
+            http_client=sdk.vendor.DefaultAioHttpClient(
+                limits=limits, trust_env=not is_loopback(self.base_url), follow_redirects=False
+            ),
+            # Said again, since an Authorization among the environment's own headers would win over the key.
+            default_headers=self._key_headers(),
+        )
 
-    def _open_client(self, sdk: Sdk) -> Any:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            limits = (
-                sdk.httpx2.Limits(max_connections=self._max_connections)
-                if self.profile.pooled
-                else sdk.httpx2.Limits(max_connections=self._max_connections, keepalive_expiry=0)
-            )
-            self._client = self._new_client(
-                sdk,
-                # "none" is not sent, see `_kept_back`; with nothing at all the SDKs look in the environment.
-                api_key=self._secrets[0] if self._secrets else "none",
-                base_url=self.base_url,
-                max_retries=0,
-                # A proxy from the environment cannot reach this machine's own loopback.
-                http_client=sdk.vendor.DefaultAioHttpClient(
-                    limits=limits, trust_env=not is_loopback(self.base_url), follow_redirects=False
-                ),
-                # Said again, since an Authorization among the environment's own headers would win over the key.
-                default_headers=self._key_headers(),
-            )
-            self._loop = loop
-            self._has_answered = False
-        return self._client
+    async def _close_client(self, client: Any) -> None:
+        await client.close()
 
     def _key_headers(self) -> dict[str, str] | None:
         return {"Authorization": f"Bearer {self._secrets[0]}"} if self._secrets else None

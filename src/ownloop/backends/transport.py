@@ -73,7 +73,8 @@ class HttpAdapter(ABC):
     """One model behind one base URL; stateless, so sessions share it.
 
     Without `api_key` no key is sent, whatever the environment holds. A subclass is one wire over one SDK; it follows no
-    redirect. Raises ConfigError for what cannot be a key.
+    redirect. Its client belongs to the event loop that first uses it; after `aclose`, or in another loop, the next use
+    opens a new one. Raises ConfigError for what cannot be a base URL or a key.
     """
 
     NAME: ClassVar[str]
@@ -93,14 +94,16 @@ class HttpAdapter(ABC):
         provider: str | None = None,
         key_variable: str | None = None,
     ) -> None:
-        self.base_url = base_url
+        self.base_url = self._normal_url(base_url)
         self.name = name or self.NAME
-        self.provider = provider or urlsplit(base_url).netloc + self.WIRE
+        self.provider = provider or urlsplit(self.base_url).netloc + self.WIRE
         self.model = model
         self.profile = profile or self._usual_profile()
         self._key_hint = f"the key is read from ${key_variable}" if key_variable else ""
         self._secrets = (_checked_key(api_key, key_variable),) if api_key else ()
         self._encoder = self.ENCODER(self.provider, model, self.profile)
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._has_answered = False
         """Whether there may be an idle connection that the server has closed in the meantime."""
 
@@ -108,6 +111,10 @@ class HttpAdapter(ABC):
         return f"{type(self).__name__}({self.base_url!r}, {self.model!r})"
 
     # --- what a wire and its SDK say ---
+
+    def _normal_url(self, url: str) -> str:
+        """Return a base URL as the SDK wants it. Raises ConfigError."""
+        return http_url(url)
 
     def _usual_profile(self) -> Profile:
         return profile_for(self.base_url)
@@ -128,7 +135,26 @@ class HttpAdapter(ABC):
         """
 
     @abstractmethod
-    async def aclose(self) -> None: ...
+    def _open_client(self) -> Any:
+        """Open the SDK's client, or the connections that it is to use, for the running event loop."""
+
+    @abstractmethod
+    async def _close_client(self, client: Any) -> None: ...
+
+    # --- its client ---
+
+    def _opened_client(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client, self._loop = self._open_client(), loop
+            self._has_answered = False
+        return self._client
+
+    async def aclose(self) -> None:
+        client, self._client = self._client, None
+        self._has_answered = False
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await self._close_client(client)
 
     # --- one response ---
 

@@ -204,7 +204,7 @@ class Conversation:
             # What another process writes may come here later than the run stands.
             while not standing.done() or not self._has_shown(standing.result()[1]) or None in self._steered.values():
                 # One that was begun is waited for, however often: given up, it would lose what it has.
-                batch = batch or asyncio.create_task(_batch(frames))
+                batch = batch or asyncio.create_task(frames.batch())
                 typed = typed or (asyncio.create_task(self._prompt.typed()) if self._steers else None)
                 awaited = [batch, *([] if standing.done() else [standing]), *([typed] if typed else [])]
                 left_s = None if until is None else until - clock()
@@ -330,10 +330,6 @@ class Conversation:
             await self._service.cancel(session_id=self.session_id)
         except OwnloopError as error:
             self._screen.output.error(str(error))
-
-
-async def _batch(frames: Subscription) -> Sequence[Frame]:
-    return await frames.batch()
 
 
 async def _give_up(task: asyncio.Task[Any] | None) -> None:
